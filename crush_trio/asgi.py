@@ -6,8 +6,11 @@ environment, as for `crush-trio serve`.
 
 Two things are done by the ASGI server. It accepts connections, and it cuts off at its own grace what
 has not ended when it stops; until then clients see their runs and streams end as they do under
-`crush-trio serve`. And a data directory has one owner: with more than one worker, a create that
-reaches another worker than the one that has the directory is refused with an explanation.
+`crush-trio serve`.
+
+A start that cannot work is refused with a sentence: under a worker that does not run Trio, and with more
+than one worker. Workers share one socket, so a client would reach another one with each request, and a
+workspace lives in one of them.
 """
 
 import os
@@ -44,6 +47,16 @@ _ANSWER_TIME: Final = 1.0
 """Seconds that the client which asked for the shutdown has to take the answer."""
 
 
+ONE_WORKER: Final = (
+    "crush_trio needs one worker: start it with --workers 1. A workspace lives in one process, and "
+    "workers share their address; for more than one process run several servers, each at its own address"
+)
+
+TRIO_ONLY: Final = (
+    "crush_trio needs a worker that runs Trio: hypercorn -k trio --workers 1 crush_trio.asgi:app"
+)
+
+
 @define(eq=False)
 class HostedApp:
     """For `hypercorn -k trio`: opens a backend in the lifespan, and makes the worker's connections safe."""
@@ -60,6 +73,10 @@ class HostedApp:
     ) -> None:
         """Handle one connection scope."""
         if scope["type"] == "lifespan":
+            if (reason := refused_start(receive)) is not None:
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": reason})
+                return
             settings = self._settings()
             with safe_worker(scope, settings.sizes):
                 await self._live(settings, receive, send)
@@ -137,6 +154,20 @@ class HostedApp:
         await self._met.wait()
         assert self._worker is not None
         return self._worker
+
+
+def refused_start(receive: ASGIReceiveCallable) -> str | None:
+    """Return why the application cannot be served by the worker that *receive* belongs to, or None.
+
+    Hypercorn's `receive` is a method of its lifespan, which has the configuration of the server. Of other
+    servers nothing is known, and their lifespans are let in if they run Trio.
+    """
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return TRIO_ONLY
+    config = getattr(getattr(receive, "__self__", None), "config", None)
+    return ONE_WORKER if getattr(config, "workers", 1) > 1 else None
 
 
 async def _end_when_decided(backend: Backend[HostedWorkspace]) -> None:

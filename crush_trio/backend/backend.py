@@ -2,8 +2,7 @@
 
 Every workspace has one keeper, a task of the backend, in which it is opened, lives and is closed. No
 request owns any part of it, so a client that disconnects does not close a workspace. All decisions are
-synchronous. Only the opening and the closing are asynchronous: a create waits for the opening, and the
-next create of the same directory waits for the closing.
+synchronous. A create waits for the opening, and the next one of the same directory for the closing.
 
 Invariants between any two steps: a workspace that can be found by its id is open and claimed or kept open
 by a run; a key has at most one slot; after the decision to shut down no workspace can appear.
@@ -71,6 +70,7 @@ class Backend(Generic[W]):
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
+    draining: bool = field(default=False, init=False)  # set by the server: creates are refused
     _changed: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
@@ -164,7 +164,7 @@ class Backend(Generic[W]):
 
     def _check_admission(self, pending: Pending) -> None:
         """Refuse a create for what has become true of the server or its client, in this order."""
-        if self.shutting_down:
+        if self.shutting_down or self.draining:
             raise ServerShuttingDown
         if pending.retired or self._retired.has(pending.client_id, self._clock.monotonic()):
             raise ClientRetired

@@ -19,6 +19,7 @@ from crush_trio.agent.coordinator import no_tools, open_coordinator
 from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.agent.turn.plan import no_stand_in
 from crush_trio.backend.notify import open_notifier
+from crush_trio.backend.retention import keep_retention
 from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
@@ -143,6 +144,7 @@ async def open_hosted_workspace(
                 )
                 _log_warnings(config.current.warnings)
                 recorded.runs.services.start_soon(_publish_changes, workspace, name="configuration")
+                recorded.runs.services.start_soon(keep_retention, workspace, name="retention")
                 yield workspace
 
 

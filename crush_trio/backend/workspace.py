@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import trio
 from attrs import define, evolve, field
 
 from crush_trio.agent.record.event_reader import ResumableReader, new_reader
@@ -20,7 +21,12 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.config.files import NotifyEvent
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
-from crush_trio.errors import SessionNotFound, TitleTooLong, TooManyCommands
+from crush_trio.errors import (
+    ServerShuttingDown,
+    SessionNotFound,
+    TitleTooLong,
+    TooManyCommands,
+)
 from crush_trio.events.facts import Fact, Position, session_fact
 from crush_trio.events.frames import Form
 from crush_trio.events.log import EventLog
@@ -31,7 +37,13 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.workspace import Workspace
 from crush_trio.store.base import SessionReads, Store
-from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
+from crush_trio.store.changes import (
+    RunEdited,
+    SessionCreated,
+    SessionDeleted,
+    SessionEdited,
+    SessionPruned,
+)
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.environment import ShellAnswer, run_shell
 from crush_trio.wire.config import AgentInfo, Config
@@ -104,6 +116,8 @@ class HostedWorkspace:
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     interactive: bool = field(default=False, init=False)
+    draining: bool = field(default=False, init=False)
+    """Whether new submissions are refused because the server is about to end; accepted runs go on."""
     _inits: dict[int, bool] = field(factory=dict, init=False)
     """What the processes of clients said in their last `agent/init`, oldest first."""
     """Whether the client that last sent `init` shows asks to a person."""
@@ -182,13 +196,16 @@ class HostedWorkspace:
     ) -> AcceptedRun:
         """Accept a submission (A1).
 
-        A submission that names an unknown model is refused here, not when its run begins. *released* is
+        A submission that names an unknown model is refused here, not when its run begins. While the server
+        is draining, one that was not accepted before is refused (`ServerShuttingDown`). *released* is
         called when a run that keeps the workspace open has ended: the moment for
         `Backend.reconsider`.
         """
         if submission.model is not None:
             self.config.current.named_model(submission.model)
         new = submission.run_id is None or not self.runs.knows(submission.run_id)
+        if new and self.draining:
+            raise ServerShuttingDown
         with logged_for(
             self.id, self.config.current.secrets.redact
         ):  # the run inherits it from here, not from its nursery
@@ -307,6 +324,22 @@ class HostedWorkspace:
         await self.store.commit(SessionDeleted(id=session_id))
         self.asks.permissions.forget_session(session_id)
         self.events.publish(session_fact(session, EventType.DELETED))
+
+    async def prune_session(self, session: Session, before: int) -> bool:
+        """Delete a session that was not used since *before* and has no runs; return whether it is gone.
+
+        The check and the write are one step: a run that is accepted later is stored after it, and one that was
+        accepted before keeps its session.
+        """
+        if self.runs.session_runs(session.id):
+            await trio.lowlevel.checkpoint()
+            return False
+        write = self.store.submit(SessionPruned(id=session.id, before=before), session=session.id)
+        if await write.wait() is not None:
+            return False
+        self.asks.permissions.forget_session(session.id)
+        self.events.publish(session_fact(session, EventType.DELETED))
+        return True
 
     def seen(self, session: Session, attached_clients: int) -> Session:
         """Return *session* with what is not stored: whether it is busy, and how many clients look at it."""

@@ -33,6 +33,20 @@ class RuleUnknown(CrushError):
     message = "there is no such permission rule; list them with: crush-trio permissions"
 
 
+class FileInTheWay(CrushError):
+    """`backup` to a file that exists: a copy replaces nothing."""
+
+    code = "file_in_the_way"
+    message = "this file exists already, and a backup replaces nothing; choose another name"
+
+
+class NoData(CrushError):
+    """`backup` of a directory that has no stored data."""
+
+    code = "no_data"
+    message = "there is no stored data; name a directory that was worked in, or an open workspace"
+
+
 class NothingToContinue(CrushError):
     """`--continue` in a directory that has no session."""
 
@@ -110,7 +124,13 @@ EXIT_HELP: Final = (
 _CODES: Final[Mapping[str, ExitCode]] = {
     **dict.fromkeys(
         (
-            *("address_exposed", "bad_address", "limit_invalid", "token_unusable"),
+            *(
+                "address_exposed",
+                "bad_address",
+                "limit_invalid",
+                "socket_exposed",
+                "token_unusable",
+            ),
             *("token_exposed", "token_name_invalid", "prompt_missing", "public_url_invalid"),
         ),
         ExitCode.MISUSED,

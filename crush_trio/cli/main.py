@@ -52,6 +52,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
     "trust": ("trust:trust", "Trust the configuration files of DIRECTORY."),
     "import": ("import_:import_sessions", "Import the sessions of Crush from PATH."),
+    "backup": ("data.backup:backup", "Copy the stored data of DIRECTORY to FILE, and check it."),
+    "restore": ("data.backup:restore", "Put the data in FILE back into DIRECTORY."),
+    "prune": (
+        "data.prune:prune",
+        "Delete the sessions of a directory that were not used for long.",
+    ),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
     "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
     "audit": ("audit:audit", "Show who did what on this user's servers."),

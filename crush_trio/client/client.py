@@ -62,6 +62,10 @@ class Client:
         except DecodeError:  # a server of another kind
             return Health()
 
+    async def ready(self) -> None:
+        """Return if the server should get new clients; raises `ApiError` with its reason otherwise."""
+        await self._link.tell("GET", "/v1/ready")
+
     async def version(self) -> Version:
         """Return the version of the server."""
         return await self._link.ask("GET", "/v1/version", Version)

@@ -280,6 +280,7 @@ class SyncClient(Face[Client]):
     """One client of one server; see `Client`. Made by `open_client_sync` only."""
 
     health = blocking(Client.health)
+    ready = blocking(Client.ready)
     version = blocking(Client.version)
     server_config = blocking(Client.server_config)
     openapi = blocking(Client.openapi)

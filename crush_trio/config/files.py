@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import reduce
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import attrs
 import orjson
@@ -35,6 +35,8 @@ from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.config import Config
 from crush_trio.wire.converters import key_step
 from crush_trio.wire.fields import Json, OmitEmpty, wire_fields
+
+T = TypeVar("T")
 
 _NAMED: Final = ("providers", "mcp", "lsp")
 """The sections with entries that do not need each other."""
@@ -106,6 +108,14 @@ class NotifyConfig:
         return bool(self.command or self.webhook) and (not self.events or event in self.events)
 
 
+@frozen(kw_only=True)
+class RetentionConfig:
+    """How long data is kept; 0 is for ever."""
+
+    sessions: OmitEmpty[int] = 0
+    """Days since a session was last used after which it is deleted."""
+
+
 _SECTIONS: Final = {each.key for each in wire_fields(Config) if get_origin(each.type) is Mapping}
 
 
@@ -123,6 +133,7 @@ class OwnConfig:
     """Whether every run is recorded, as `record` in a submission asks for one."""
     notify: OmitEmpty[NotifyConfig | None] = None
     """What is called for people who are away."""
+    retention: OmitEmpty[RetentionConfig | None] = None
 
 
 @frozen(kw_only=True)
@@ -212,6 +223,9 @@ def check_types(tree: Tree, path: Path) -> ConfigFile:
             Url.parse(own.notify.webhook)
         except BadUrl as error:
             raise ConfigInvalid.at(path, f"{OWN_KEY}.notify.webhook", error.detail) from None
+    if own is not None and own.retention is not None and own.retention.sessions < 0:
+        expectation = "expected a number of days, or 0 to keep everything"
+        raise ConfigInvalid.at(path, f"{OWN_KEY}.retention.sessions", expectation)
     return content
 
 
@@ -244,16 +258,10 @@ def command_env(files: Iterable[ConfigFile]) -> CommandEnv:
     return whole
 
 
-def records_runs(files: Iterable[ConfigFile]) -> bool:
-    """Return whether the user's *files*, lowest first, have every run recorded; the last to say wins."""
-    own = [each.crush_trio.record for each in files if each.crush_trio is not None]
-    return next((record for record in reversed(own) if record is not None), False)
-
-
-def notify_config(files: Iterable[ConfigFile]) -> NotifyConfig:
-    """Return what the user's *files*, lowest first, have called; the last to say wins."""
-    own = [each.crush_trio.notify for each in files if each.crush_trio is not None]
-    return next((notify for notify in reversed(own) if notify is not None), NotifyConfig())
+def own_setting(files: Iterable[ConfigFile], name: str, default: T) -> T:
+    """Return what the user's *files*, lowest first, set at *name* of our settings; the last to say wins."""
+    own = [getattr(each.crush_trio, name) for each in files if each.crush_trio is not None]
+    return next((value for value in reversed(own) if value is not None), default)
 
 
 def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:

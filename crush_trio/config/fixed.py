@@ -15,10 +15,12 @@ from crush_trio.config.checks import check_hooks, check_sandbox, flat_hooks
 from crush_trio.config.edits import remove_value, set_provider_key, set_value
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.files import (
+    NotifyConfig,
+    RetentionConfig,
     check_types,
     command_env,
     merged_sandbox,
-    notify_config,
+    own_setting,
     unknown_keys,
 )
 from crush_trio.config.load import Draft, finish_draft
@@ -153,7 +155,8 @@ async def load_fixed(
         warnings=(),
         sandbox=merged_sandbox([tree]),
         command_env=command_env([content]),
-        notify=notify_config([content]),
+        notify=own_setting([content], "notify", NotifyConfig()),
+        retention=own_setting([content], "retention", RetentionConfig()),
         rules=tuple(load_rules(rules, place)),
     )
     return await finish_draft(draft, catalogue=catalogue, run_command=refuse_command, revision=1)

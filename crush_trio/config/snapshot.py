@@ -28,7 +28,7 @@ from crush_trio.config.context_files import (
 )
 from crush_trio.config.errors import ConfigInvalid, ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander, key_text
-from crush_trio.config.files import NotifyConfig, SandboxConfig
+from crush_trio.config.files import NotifyConfig, RetentionConfig, SandboxConfig
 from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import (
     EnabledProvider,
@@ -111,6 +111,7 @@ class LoadedConfig:
     record: bool = False
     """Whether the user's files have every run recorded."""
     notify: NotifyConfig = field(factory=NotifyConfig)
+    retention: RetentionConfig = field(factory=RetentionConfig)
     rules: tuple[LoadedRule, ...] = ()
     """The permission rules of all of the user's files, lowest first."""
     wishes: Wishes | None = None

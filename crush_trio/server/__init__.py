@@ -2,7 +2,7 @@
 
 `run` runs a server, `server` is what its routes share, `app` the application. `routing` and `routes/` are
 the route table and its handlers, `openapi` the documents made from it. `guard` checks requests, `tokens`
-has the named tokens, `audit_notes` says what requests leave in the audit, `bodies` reads them, `status` answers errors, `sse` sends events; `prometheus` and `logging` are for operators.
+has the named tokens, `audit_notes` says what requests leave in the audit, `bodies` reads them, `status` answers errors, `sse` sends events; `prometheus`, `logging` and `service_manager` are for operators.
 `http/` has the connections and sockets.
 
 `open_server` serves for the length of a block; `serve` runs any ASGI application as a task. A name's
@@ -39,6 +39,8 @@ _HOMES: Final[Homes] = {
         "AddressInUse",
         "CannotListen",
         "Listening",
+        "SocketAccess",
+        "SocketExposed",
         "open_listeners",
     ),
     "crush_trio.server.logging": (
@@ -47,9 +49,11 @@ _HOMES: Final[Homes] = {
         "open_log",
     ),
     "crush_trio.server.run": (
+        "Orders",
         "open_server",
         "run_server",
     ),
+    "crush_trio.server.service_manager": ("ServiceManager",),
     "crush_trio.server.settings": (
         "GuardSettings",
         "ServerSettings",

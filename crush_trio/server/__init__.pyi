@@ -17,10 +17,13 @@ from crush_trio.server.http.sockets import (
     AddressInUse,
     CannotListen,
     Listening,
+    SocketAccess,
+    SocketExposed,
     open_listeners,
 )
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
-from crush_trio.server.run import open_server, run_server
+from crush_trio.server.run import Orders, open_server, run_server
+from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings, ServerSettings
 
 __all__ = [
@@ -34,7 +37,11 @@ __all__ = [
     "Listening",
     "LogFormat",
     "LogLevel",
+    "Orders",
     "ServerSettings",
+    "ServiceManager",
+    "SocketAccess",
+    "SocketExposed",
     "StreamNeedsHttp1",
     "TcpAddress",
     "UnixAddress",

@@ -36,9 +36,11 @@ from crush_trio.server.bodies import BodyTooLarge
 from crush_trio.server.guard import (
     STRANGER,
     Caller,
+    HostForbidden,
     Unauthorized,
     check_scope,
     check_user,
+    no_page,
     tokens_of,
 )
 from crush_trio.server.http.exchange import take_whole_body
@@ -185,16 +187,19 @@ class Door:
     def _caller(self, scope: dict[str, Any]) -> Caller:
         """Return who sends a request; raises what is wrong with it.
 
-        Who has no token is let in as a stranger where the path leads to a row that is open to all.
+        Who has no token is let in as a stranger where the path leads to a row that is open to all. Who asks
+        for another host is let in at a row for probes, unless it is a web page.
         """
         try:
             return check_scope(scope, self.guard, self.logins.tokens, self.logins)
-        except Unauthorized:
+        except (Unauthorized, HostForbidden) as error:
             if scope["type"] != "http":
                 raise
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             found = MATCHER.find(method, scope["path"])
             if found is None or not found[0].open_to_all:
+                raise
+            if isinstance(error, HostForbidden) and not (found[0].probe and no_page(scope)):
                 raise
             check_short(scope)
             return STRANGER

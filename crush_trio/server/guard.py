@@ -213,6 +213,12 @@ def _is_our_page(
     return scope.get("method") == "GET" and mode == "navigate" and dest == "document"
 
 
+def no_page(scope: Mapping[str, Any]) -> bool:
+    """Whether a request says nothing of a web page: browsers name the page's origin or site."""
+    named = {bytes(name).lower() for name, _ in scope["headers"]}
+    return not named & {b"origin", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST}
+
+
 def check_user(scope: Mapping[str, Any]) -> None:
     """Raise `PeerForbidden` if the request came from another user through a private socket."""
     peer = peer_of(scope)

@@ -124,10 +124,14 @@ def _stores(server: Server) -> "Iterator[Metric]":
         "Stores that are in trouble.",
         sum(store.degraded is not None for store in stores),
     )
+    loads = [store.load for store in stores]
     yield _gauge(
         "store_pending_writes",
         "Writes that are not durable yet.",
-        sum(store.load.pending for store in stores),
+        sum(load.pending for load in loads),
+    )
+    yield _gauge(
+        "store_bytes", "Size of the files of the stores.", sum(load.size for load in loads)
     )
     yield _histogram(
         "store_commit_seconds", "What commits to the stores took.", {(): server.meters.commits}

@@ -3,6 +3,8 @@
 Both open a backend, its application and its sockets. When a server stops, clients must still see how
 their runs end, so the order is:
 
+0. with a drain, new creates and prompts are refused and runs have that time to end by themselves; clients
+   are still answered;
 1. the streams are told that the server shuts down, and the sockets close to new clients;
 2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
 3. each workspace closes its log; its streams send what is left in it and a last event;
@@ -25,13 +27,14 @@ from functools import partial
 from typing import Final, Generic
 
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from crush_trio import __version__
 from crush_trio.audit.log import open_audit
-from crush_trio.backend.backend import Backend, open_backend
+from crush_trio.backend.backend import open_backend
 from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
+from crush_trio.errors import CrushError
 from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
@@ -42,6 +45,7 @@ from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.logging import keep_logs
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.server import Meters, Server, metered
+from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
 from crush_trio.tools.info import RecentLogs
@@ -56,6 +60,28 @@ HEAD_START: Final = 0.1
 """Seconds before the import ahead begins: the first requests and the import share one interpreter."""
 
 log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Orders:
+    """What the operator of a running server asks of it; each is given once, but `reload` any number of times."""
+
+    stop: trio.Event = field(factory=trio.Event)
+    """Set to end the server: its drain begins, if it has one."""
+    hurry: trio.Event = field(factory=trio.Event)
+    """Set to end the drain."""
+    drained: trio.Event = field(factory=trio.Event)
+    """Set by the server when the drain is over, and it ends within its grace."""
+    _reload: trio.Event = field(factory=trio.Event)
+
+    def reload(self) -> None:
+        """Have the configuration of every workspace read again."""
+        self._reload.set()
+
+    async def wait_reload(self) -> None:
+        """Wait for the next order to reload."""
+        await self._reload.wait()
+        self._reload = trio.Event()
 
 
 @asynccontextmanager
@@ -100,6 +126,9 @@ async def run_server(
     workspaces: WorkspaceSettings | None = None,
     shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
     grace: float = GRACE,
+    drain: float = 0.0,
+    orders: Orders | None = None,
+    manager: ServiceManager | None = None,
     whole_process: bool = False,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -110,8 +139,14 @@ async def run_server(
     clients are answered. *workspaces* says what the workspaces have; by default they keep their
     data in SQLite and have the agent that is configured. *whole_process* says that the process does nothing else,
     see `settle_in`.
+
+    With a *drain*, runs have so many seconds to end by themselves before that, see `drain_runs`. *orders* are
+    the operator's, beside *shutdown*; the *manager* is told when the server stops or reads its configuration
+    again. It is the caller who tells that the server is ready.
     """
     settings = ServerSettings() if settings is None else settings
+    orders = Orders() if orders is None else orders
+    manager = ServiceManager() if manager is None else manager
     meters = Meters()
     with trio.CancelScope() as life, keep_logs(secrets_of(settings)) as logs:
         opener = late_opener(
@@ -133,8 +168,16 @@ async def run_server(
                 backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
             )
             late.start_soon(settle_in, opener, whole_process)
+            late.start_soon(keep_reloading, server, orders, manager)
 
-            def drain() -> None:
+            async def wait_for_end() -> None:
+                await _first_of(shutdown, orders.stop.wait, backend.wait_shutdown)
+                manager.stopping(drain + grace)
+                if drain and not backend.shutting_down:
+                    await drain_runs(server, drain, orders.hurry)
+                orders.drained.set()
+
+            def end_all() -> None:
                 closing = begin_drain(server)
                 life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
                 late.start_soon(end_streams_late, server, closing, grace)
@@ -142,11 +185,12 @@ async def run_server(
             await serve(
                 create_app(server, settings.guard),
                 addresses,
-                shutdown=lambda: _first_of(shutdown, backend),
-                on_draining=drain,
+                shutdown=wait_for_end,
+                on_draining=end_all,
                 grace=grace,
                 sizes=settings.sizes,
                 restore=settings.restore_sockets,
+                access=settings.socket_access,
                 require_token=tokens_of(settings.guard).required,
                 task_status=task_status,
             )
@@ -175,22 +219,54 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
     )
 
 
-async def _first_of(
-    shutdown: Callable[[], Awaitable[object]], backend: Backend[HostedWorkspace]
-) -> None:
-    """Wait until the caller or the backend wants to end."""
+async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Wait until the first of *waits* returns."""
     async with open_hidden_nursery() as nursery:
 
-        async def asked() -> None:
-            await shutdown()
+        async def wait_for(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(asked)
-        await backend.wait_shutdown()
-        nursery.cancel_scope.cancel()
+        for wait in waits:
+            nursery.start_soon(wait_for, wait)
+
+
+async def keep_reloading(server: Server, orders: Orders, manager: ServiceManager) -> None:
+    """Read the configuration of all workspaces again at each order, until cancelled."""
+    while True:
+        await orders.wait_reload()
+        manager.reloading()
+        await reload_all(server.workspaces())
+        manager.ready("Configuration read again")
+
+
+async def reload_all(workspaces: Sequence[HostedWorkspace]) -> None:
+    """Read the configuration of *workspaces* again; one whose files are not valid keeps what it has."""
+    await trio.lowlevel.checkpoint()
+    for workspace in workspaces:
+        extra = {"workspace_id": workspace.id, "path": str(workspace.directory)}
+        try:
+            await workspace.config.reload()
+        except CrushError as error:
+            log.error("config.not_reloaded", extra={**extra, "error": str(error)})  # noqa: TRY400
+    log.info("config.reloaded", extra={"workspaces": len(workspaces)})
 
 
 # ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def drain_runs(server: Server, seconds: float, hurry: trio.Event) -> None:
+    """Refuse creates and new prompts, and wait until no run is left, for at most *seconds* or until *hurry*.
+
+    Runs that were accepted go on, the waiting ones too. Everything else is answered as before, so that
+    clients can follow them, answer their asks and cancel them.
+    """
+    server.backend.draining = True
+    for workspace in server.workspaces():
+        workspace.draining = True
+    log.info("server.finishing", extra={"runs": server.meters.live_runs, "seconds": seconds})
+    with trio.move_on_after(seconds):
+        await _first_of(server.meters.wait_no_runs, hurry.wait)
 
 
 def begin_drain(server: Server) -> tuple[HostedWorkspace, ...]:

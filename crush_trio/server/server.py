@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import trio
 from attrs import define, field, frozen
 
 from crush_trio import __version__
@@ -73,6 +74,9 @@ class Meters:
     """The workspaces that are open or closing."""
     machines: dict[MachineSandbox, None] = field(factory=dict, init=False)
     """The sandboxes of all workspaces that are or were open; usually one."""
+    _ends: trio.lowlevel.ParkingLot = field(
+        factory=trio.lowlevel.ParkingLot, init=False, repr=False
+    )
     _closed_events: int = field(default=0, init=False)
     _closed_commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
 
@@ -84,6 +88,7 @@ class Meters:
 
     def run_ended(self, run: AcceptedRun) -> None:
         """Count an ending, and how long the run and its cancel took."""
+        self._ends.unpark_all()
         if run.outcome is None:
             self.not_stored += 1
             return
@@ -95,6 +100,17 @@ class Meters:
             self.durations.setdefault(state, Timings(RUN_BOUNDS)).note(at - run.active_time)
         if run.cancel_time is not None:
             self.cancels.note(at - run.cancel_time)
+
+    @property
+    def live_runs(self) -> int:
+        """How many runs have not ended."""
+        return sum(len(each.runs.runs) for each in self.workspaces)
+
+    async def wait_no_runs(self) -> None:
+        """Wait until every run has ended."""
+        await trio.lowlevel.checkpoint()
+        while self.live_runs:
+            await self._ends.park()
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -119,6 +135,7 @@ class Meters:
             yield
         finally:
             del self.workspaces[workspace]
+            self._ends.unpark_all()
             self._ended[RunState.INTERRUPTED] += len(workspace.recovered)
             self._closed_events += workspace.events.head
             self._closed_commits.absorb(workspace.store.load.commits)

@@ -22,7 +22,9 @@ from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import BadRequest, CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE
+from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
 from crush_trio.server.roster.recent import recent_path
+from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ TOKEN_LENGTH: Final = 16
 
 _TOKEN_FILE_LIMIT: Final = 4096
 
-_NOT_FOR_COMMANDS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, HOST_VARIABLE})
+_NOT_FOR_COMMANDS: Final = MANAGER_VARIABLES | {TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, HOST_VARIABLE}
 """Variables that commands of a workspace must not see."""
 
 
@@ -145,6 +147,8 @@ class ServerSettings:
     """The file with the directories that were used lately; None keeps none."""
     restore_sockets: float = inf
     """Seconds within which a socket file that was deleted is made again; by default never."""
+    socket_access: SocketAccess = OWNER_ONLY
+    """Who may open the socket files."""
 
     @property
     def home(self) -> Path:

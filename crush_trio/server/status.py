@@ -81,6 +81,7 @@ STATUS: Final[Mapping[str, int]] = {
     "config_locked": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_not_expanded": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_not_written": HTTPStatus.SERVICE_UNAVAILABLE,
+    "not_ready": HTTPStatus.SERVICE_UNAVAILABLE,
     "server_shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
     "data_directory_lost": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -123,6 +124,7 @@ STATUS: Final[Mapping[str, int]] = {
     # Our own mistakes, and errors that end a server before it can be asked anything.
     "address_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "address_in_use": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "socket_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -364,6 +364,8 @@ class StoreLoad:
     """
 
     pending: int = 0
+    size: int = 0
+    """The bytes of its files."""
     commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS))
 
 

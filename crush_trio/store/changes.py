@@ -5,9 +5,8 @@ that a store may apply them later, in another thread, or again after a failed at
 change that replaces a whole row: two writers that touch different columns never undo each other.
 Times are unix seconds.
 
-The functions at the end are the same for all stores: `storable` checks and cleans a change before
-it is applied, and the others say how a part grows, when a new message is complete and how long a
-page is.
+The functions at the end are the same for all stores: `storable` checks and cleans a change before it is
+applied, and the others say how a part grows, when a new message is complete and how long a page is.
 """
 
 from collections.abc import Callable, Iterable
@@ -84,6 +83,18 @@ class SessionDeleted:
     """A session was deleted, with its messages, files and read marks; its runs are kept."""
 
     id: SessionId
+
+
+@frozen(kw_only=True)
+class SessionPruned:
+    """A session that was not used since *before* was removed, with the sessions of its tasks.
+
+    Their runs and asks are kept without text. Nothing changes if it does not exist, if one of these
+    sessions was used since, or if a run of them has not ended.
+    """
+
+    id: SessionId
+    before: int
 
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────
@@ -278,6 +289,7 @@ Change = (
     | SessionEdited
     | UsageAdded
     | SessionDeleted
+    | SessionPruned
     | MessageCreated
     | PartPut
     | TextAppended

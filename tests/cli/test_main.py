@@ -58,7 +58,9 @@ def test_every_command_is_in_the_help_with_the_first_line_of_its_docstring(capsy
 
 
 def test_every_module_of_a_command_is_in_the_table():
-    modules = {each.name for each in pkgutil.iter_modules(crush_trio.cli.commands.__path__)}
+    package = crush_trio.cli.commands
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    modules = {each.name.removeprefix(f"{package.__name__}.") for each in found if not each.ispkg}
     assert modules == {place.partition(":")[0] for place, _ in COMMANDS.values()}
 
 

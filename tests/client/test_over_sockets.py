@@ -113,10 +113,10 @@ async def test_a_token_is_given_or_taken_from_the_environment(environ):
         given = {} if environ else {"token": token}
         variables = {"CRUSH_TRIO_TOKEN": token} if environ else {}
         async with open_client(bound, environ=variables, **given) as client:
-            await client.health()
+            await client.version()
         async with open_client(bound, environ={}, token="another token") as client:
             with pytest.raises(ApiError, match="a valid token is required"):
-                await client.health()
+                await client.version()
 
 
 async def test_where_nobody_listens_the_error_says_what_to_do(tmp_path):

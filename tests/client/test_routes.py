@@ -59,6 +59,7 @@ SELECTED = SelectedModel(model="m", provider="p")
 
 CLIENT_CALLS = {
     "health": lambda c: c.health(),
+    "ready": lambda c: c.ready(),
     "version": lambda c: c.version(),
     "server_config": lambda c: c.server_config(),
     "openapi": lambda c: c.openapi(),

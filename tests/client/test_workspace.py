@@ -146,11 +146,11 @@ async def test_a_token_that_is_missing_is_a_refusal_and_not_tried_again():
     async with open_test_server(guard=guard) as server:
         async with open_test_client(server) as client:
             with pytest.raises(ApiError) as refused:
-                await client.health()
+                await client.version()
             assert (refused.value.code, refused.value.status) == ("unauthorized", 401)
             assert str(refused.value) == "a valid token is required"
         async with open_test_client(server, token="a token of some length") as client:
-            await client.health()
+            await client.version()
 
 
 async def test_a_client_that_said_goodbye_for_good_opens_nothing_any_more():

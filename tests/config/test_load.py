@@ -431,6 +431,20 @@ async def test_a_notification_that_could_not_be_sent_is_refused(home, notify, pr
         await home.load()
 
 
+async def test_only_the_files_of_the_user_say_how_long_sessions_are_kept(home):
+    home.write(home.project_file, {"crush_trio": {"retention": {"sessions": 1}}})
+    assert (await home.load()).retention.sessions == 0
+    home.write(home.user_file, {"crush_trio": {"retention": {"sessions": 90}}})
+    assert (await home.load()).retention.sessions == 90
+
+
+@pytest.mark.parametrize("days", [-1, "30d", 1.5])
+async def test_a_time_that_sessions_cannot_be_kept_for_is_refused(home, days):
+    home.write(home.user_file, {"crush_trio": {"retention": {"sessions": days}}})
+    with pytest.raises(ConfigInvalid, match="retention"):
+        await home.load()
+
+
 async def test_the_last_file_of_the_user_that_says_so_has_runs_recorded(home):
     home.write(home.project_file, {"crush_trio": {"record": True}})
     assert not (await home.load()).record

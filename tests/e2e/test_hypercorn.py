@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from crush_trio.net.address import parse_address
-from tests.e2e.test_server_process import CLIENT, LIMIT, Server, UnixConnection, serving, started
+from tests.e2e.test_server_process import LIMIT, Server, UnixConnection, serving, started
 from tests.server.test_http_edges import CASES, status_of
 
 pytestmark = pytest.mark.slow
@@ -132,23 +132,34 @@ def test_under_hypercorn_a_stream_without_runs_ends_with_the_server_as_well(tmp_
         stream.close()
 
 
-def test_a_second_worker_refuses_the_directory_of_the_first_and_says_who_has_it(tmp_path):
-    """Which worker gets a request is up to the system, so requests are sent until both had some."""
-    answers, deadline = {}, time.monotonic() + LIMIT
-    with hypercorn(tmp_path, "-w", "2") as (process, server):
-        while len(answers) < 2 and time.monotonic() < deadline:
-            body = {"path": str(tmp_path), "client_id": CLIENT}
-            status, answer = server.ask("POST", "/workspaces", body)
-            answers[status] = answer
-        assert answers.keys() == {200, 500}
-        assert answers[200]["path"] == str(tmp_path)
-        refused = answers[500]
-        assert refused["code"] == "store_locked"
-        assert "the data directory is in use" in refused["message"]
-        owner = int(refused["message"].partition("belongs to process ")[2].partition(",")[0])
-        assert owner != process.pid
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-k", "trio", "-w", "2"], "crush_trio needs one worker: start it with --workers 1."),
+        (["-k", "asyncio"], "crush_trio needs a worker that runs Trio: hypercorn -k trio"),
+    ],
+)
+def test_workers_that_cannot_work_are_refused_with_a_sentence(tmp_path, arguments, sentence):
+    command = ["hypercorn", *arguments, "-b", "127.0.0.1:0", "crush_trio.asgi:app"]
+    with started(command, tmp_path) as process:
+        process.wait(LIMIT)
+    assert sentence in (tmp_path / "stderr.txt").read_text("utf-8")
+
+
+def test_with_the_logging_configuration_of_the_repository_events_are_json(tmp_path):
+    config = Path(__file__).parents[2] / "deploy" / "hypercorn-logging.json"
+    log = ["--log-config", f"json:{config}"]
+    with hypercorn(tmp_path, *log, extra={"CRUSH_TRIO_TOKEN": "a-token-of-16-signs"}) as (
+        _,
+        server,
+    ):
         assert server.ask("GET", "/health") == (200, None)
+        assert server.ask("GET", "/workspaces")[0] == 401
         assert server.stop()[0] == 0
+    lines = (tmp_path / "stderr.txt").read_text("utf-8").splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    [refused] = [each for each in events if each["event"] == "request.refused"]
+    assert (refused["level"], refused["fields"]["code"]) == ("warning", "unauthorized")
 
 
 # ── The door ────────────────────────────────────────────────────────────────────────────────────

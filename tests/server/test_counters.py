@@ -29,7 +29,7 @@ async def test_requests_are_counted_by_the_template_of_their_route_and_their_sta
 async def test_whatever_strangers_ask_for_adds_one_row_and_not_many():
     guard = GuardSettings(token="a-token-of-enough-characters")
     async with open_test_server(guard=guard) as server:
-        for path in ("/v1/health", "/etc/passwd", "/v1/workspaces/x"):
+        for path in ("/v1/version", "/etc/passwd", "/v1/workspaces/x"):
             assert (await server.request("GET", path)).status == 401
         header = ("authorization", "Bearer a-token-of-enough-characters")
         for method in ("BREW", "PROPFIND"):

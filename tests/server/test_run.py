@@ -132,9 +132,9 @@ async def test_it_ends_when_it_was_idle_for_long_enough(tmp_path):
 async def test_a_token_is_asked_for_by_the_settings(tmp_path):
     settings = ServerSettings(guard=GuardSettings(token="a-token-of-enough-characters"))
     async with running(tmp_path, settings=settings) as server:
-        assert (await server.ask("GET", "/health"))[0] == 401
+        assert (await server.ask("GET", "/version"))[0] == 401
         proof = ("Authorization", "Bearer a-token-of-enough-characters")
-        assert (await server.ask("GET", "/health", headers=[proof]))[0] == 200
+        assert (await server.ask("GET", "/version", headers=[proof]))[0] == 200
 
 
 # ── What it takes from its environment ──────────────────────────────────────────────────────────

@@ -167,7 +167,13 @@ WATCH = {
     ("POST", "/v1/logout"),
     ("POST", "/v1/render/diff"),
 }
-OPEN_TO_ALL = {("GET", "/v1/page"), ("POST", "/v1/login"), ("POST", "/v1/logout")}
+OPEN_TO_ALL = {
+    ("GET", "/v1/health"),
+    ("GET", "/v1/ready"),
+    ("GET", "/v1/page"),
+    ("POST", "/v1/login"),
+    ("POST", "/v1/logout"),
+}
 ANSWER = {
     ("POST", f"{W}/agent"),
     ("POST", f"{W}/agent/init"),

@@ -29,6 +29,7 @@ from crush_trio.store.changes import (
     RunRetracted,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     TailKept,
     TextAppended,
     UsageAdded,
@@ -122,6 +123,7 @@ changes = st.one_of(
         cost=costs,
     ),
     st.builds(SessionDeleted, id=session_ids),
+    st.builds(SessionPruned, id=session_ids, before=times),
     st.tuples(
         message_ids,
         st.lists(parts, max_size=3),

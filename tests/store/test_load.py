@@ -66,3 +66,12 @@ async def test_a_store_on_disk_tells_what_its_writer_counts(tmp_path):
         await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="")))
         assert sum(store.load.commits.counts) == 1
         assert store.load.pending == 0
+
+
+@pytest.mark.real_clock
+async def test_a_store_on_disk_tells_how_large_its_files_are(tmp_path):
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="x" * 50_000)))
+        files = sum(path.stat().st_size for path in tmp_path.glob("crush-trio.db*"))
+        assert store.load.size == files > 50_000
+    assert MemoryStore().load.size == 0

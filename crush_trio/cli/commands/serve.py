@@ -1,12 +1,20 @@
 """`crush-trio serve`: a server in the foreground, until a signal or a client stops it.
 
 Standard output gets one line per address, once the server accepts connections, another one if the
-Crush client would not look there, and one with the address of the page if a browser can reach it. The log goes to standard error. The first SIGTERM or SIGINT shuts the
-server down within the grace period; a second one kills it.
+Crush client would not look there, and one with the address of the page if a browser can reach it. The log
+goes to standard error.
+
+The first SIGTERM or SIGINT ends the server: runs first have the drain to end by themselves, then the grace. A
+second one ends the drain, and the one after that, or the second without a drain, kills the server. SIGHUP
+reads the configuration again; with a controlling terminal, which was then closed, it ends the server.
 """
 
+import grp
 import os
-from collections.abc import Mapping, Sequence
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -27,10 +35,12 @@ from crush_trio.cli.options import (
 from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.guard import tokens_of
-from crush_trio.server.http.serve import GRACE, wait_for_signal
+from crush_trio.server.http.serve import GRACE
+from crush_trio.server.http.sockets import SocketAccess
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.page.login import CODE_LIFE, new_code
-from crush_trio.server.run import run_server
+from crush_trio.server.run import Orders, run_server
+from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings, ServerSettings, warn_without_audit
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
@@ -38,6 +48,26 @@ _NOT_NAMED: Final = (
     "For the page in a browser, start with --public-url and the address that the browser uses."
 )
 _ELSEWHERE: Final = "XDG_RUNTIME_DIR is not set. With the Crush client, name this address:"
+
+
+_MODE: Final = re.compile(r"0?[0-7]{3}")
+
+
+def socket_mode(text: str) -> int:
+    """Parse the mode of a socket file; click adds the option's name to the error."""
+    mode = int(text, 8) if _MODE.fullmatch(text) else 0
+    if mode & 0o600 != 0o600:
+        raise click.BadParameter(f"{text!r} is not a mode with 6 for the owner, such as 0660")
+    return mode
+
+
+def socket_group(text: str) -> int:
+    """Parse the name or the number of a group; click adds the option's name to the error."""
+    with suppress(KeyError):
+        return grp.getgrnam(text).gr_gid
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise click.BadParameter(f"there is no group {text!r}")
 
 
 @click.command(
@@ -58,6 +88,31 @@ Environment:
     metavar="ADDRESS",
     help="unix:///path or tcp://127.0.0.1:PORT (0 for a free port); may be repeated; by default the "
     "socket in the user's runtime directory where crush clients look.",
+)
+@click.option(
+    "--socket-mode",
+    type=socket_mode,
+    default="0600",
+    show_default=True,
+    metavar="MODE",
+    help="Who may open the Unix socket. With 0660, who is in its group can do all that the server "
+    "allows without a token.",
+)
+@click.option(
+    "--socket-group",
+    type=socket_group,
+    metavar="GROUP",
+    help="The group of the Unix socket, such as that of a reverse proxy; one that the server's user "
+    "is in.",
+)
+@click.option(
+    "--drain",
+    type=seconds,
+    default=0.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that runs have to end by themselves before the server shuts down; new prompts are "
+    "refused meanwhile.",
 )
 @click.option(
     "--grace",
@@ -114,6 +169,9 @@ Environment:
 def serve(
     invocation: Invocation,
     hosts: tuple[str, ...],
+    socket_mode: int,
+    socket_group: int | None,
+    drain: float,
     grace: float,
     idle_timeout: float | None,
     limits: tuple[tuple[str, float], ...],
@@ -125,7 +183,8 @@ def serve(
     """Serve workspaces over HTTP and server-sent events.
 
     Prints the address once clients can connect. The log goes to standard error.
-    The first SIGTERM or Ctrl-C shuts the server down, a second one kills it.
+    The first SIGTERM or Ctrl-C shuts the server down, a second one kills it, or ends the drain.
+    SIGHUP reads the configuration again.
     """
     environ = invocation.environ
     addresses = [
@@ -135,12 +194,15 @@ def serve(
     guard = evolve(settings.guard, open_to_owner=open_to_owner, login_code=new_code())
     if public_url is not None:
         guard = guard.behind(public_url)
-    settings = evolve(settings, guard=guard)
+    access = SocketAccess(socket_mode, socket_group)
+    settings = evolve(settings, guard=guard, socket_access=access)
+    manager = ServiceManager.from_environment(environ)
     token = settings.guard.token
     secrets = () if token is None else (token,)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
     with open_log(LogFormat(log_format), level, secrets=secrets):
-        trio.run(serve_until_signal, addresses, settings, grace)
+        serving = partial(serve_until_signal, drain=drain, manager=manager)
+        trio.run(serving, addresses, settings, grace)
     return 0
 
 
@@ -158,27 +220,39 @@ def choose_settings(
 
 
 async def serve_until_signal(
-    addresses: Sequence[Address], settings: ServerSettings, grace: float
+    addresses: Sequence[Address],
+    settings: ServerSettings,
+    grace: float,
+    *,
+    drain: float = 0.0,
+    manager: ServiceManager | None = None,
 ) -> None:
     """Serve, print the addresses, and shut down at the first signal.
 
     Signals are received before the socket is opened: a process that has read the address may send
-    one at once.
+    one at once. The *manager* gets signs of life until the server has closed.
     """
     warn_without_audit(settings)
-    stop = trio.Event()
+    orders = Orders()
+    manager = ServiceManager() if manager is None else manager
     async with open_hidden_nursery() as nursery:
-        nursery.start_soon(_set_at_signal, stop)
+        await nursery.start(obey_hangups, orders, has_terminal())
+        await nursery.start(obey_signals, orders)
+        nursery.start_soon(manager.watch)
         server = partial(
             run_server,
             addresses,
             settings=settings,
-            shutdown=stop.wait,
             grace=grace,
+            drain=drain,
+            orders=orders,
+            manager=manager,
             whole_process=True,
         )
         async with open_hidden_nursery() as serving:
-            for bound, address in zip(await serving.start(server), addresses, strict=True):
+            found = await serving.start(server)
+            manager.ready(f"Listening on {', '.join(map(str, found))}")
+            for bound, address in zip(found, addresses, strict=True):
                 write(f"Listening on {bound}. {_DEMO}\n")
                 if isinstance(address, UnixAddress) and address.private:
                     write(f"{_ELSEWHERE} CRUSH_CLIENT_SERVER=1 crush --host {bound}\n")
@@ -208,6 +282,56 @@ def page_line(url: str, guard: GuardSettings) -> str:
     return f"The page, logged in once within {minutes} minutes: {url}/#login={guard.login_code}"
 
 
-async def _set_at_signal(stop: trio.Event) -> None:
-    await wait_for_signal()
-    stop.set()
+# ── Signals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def obey_signals(
+    orders: Orders, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Have the first SIGTERM or SIGINT stop the server and the second end its drain.
+
+    Once the drain is over, the signals have their previous handlers again: the next one kills the server.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
+        task_status.started()
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(_give_orders, arrivals, orders)
+            await orders.drained.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _give_orders(arrivals: AsyncIterator[int], orders: Orders) -> None:
+    async for _ in arrivals:
+        if orders.stop.is_set():
+            orders.hurry.set()
+        orders.stop.set()
+
+
+async def obey_hangups(
+    orders: Orders, terminal: bool, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Have SIGHUP read the configuration again; if there was a *terminal*, have it stop the server.
+
+    A program that was started to survive its terminal (`nohup`) ignores it. A terminal that is closed may
+    send it twice, so later ones do not count.
+    """
+    if terminal and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        task_status.started()
+        await trio.lowlevel.checkpoint()
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as arrivals:
+        task_status.started()
+        async for _ in arrivals:
+            if terminal:
+                orders.stop.set()
+            else:
+                orders.reload()
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -26,14 +26,14 @@ from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
     NotifyConfig,
+    RetentionConfig,
     SandboxConfig,
     check_types,
     command_env,
     merged_config,
     merged_sandbox,
-    notify_config,
+    own_setting,
     read_tree,
-    records_runs,
     unknown_keys,
     without_malformed,
 )
@@ -99,6 +99,7 @@ class Draft:
     command_env: CommandEnv = field(factory=CommandEnv)
     record: bool = False
     notify: NotifyConfig = field(factory=NotifyConfig)
+    retention: RetentionConfig = field(factory=RetentionConfig)
     rules: tuple[LoadedRule, ...] = ()
     wishes: Wishes | None = None
     """What the project wants and may not do, because it is not trusted."""
@@ -165,8 +166,9 @@ def _read_files(
         trusted=trusted,
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
         command_env=command_env(files.own),
-        record=records_runs(files.own),
-        notify=notify_config(files.own),
+        record=own_setting(files.own, "record", default=False),
+        notify=own_setting(files.own, "notify", NotifyConfig()),
+        retention=own_setting(files.own, "retention", RetentionConfig()),
         rules=tuple(files.rules),
         wishes=wishes,
     )

@@ -99,6 +99,7 @@ async def finish_draft(
         command_env=draft.command_env,
         record=draft.record,
         notify=draft.notify,
+        retention=draft.retention,
         rules=draft.rules,
         wishes=draft.wishes,
         expanded_env=env,

@@ -52,14 +52,20 @@ class Peer:
     """The process that connected through a Unix socket; 0 if it is outside of our PID namespace."""
     uid: int | None = field(default=None, init=False)
     """The user of that process."""
+    _private: bool | None = field(default=None, init=False)
+    """Whether our socket file was open to its owner only when it was last looked at."""
 
     def __attrs_post_init__(self) -> None:
         if self._socket is not None and self._socket.family == socket.AF_UNIX:
             found = credentials_of(self._socket)
             self.pid, self.uid = found.pid, found.uid
+            self.is_foreign()
 
     def is_foreign(self) -> bool:
-        """Whether another user, not root, has come through a socket that only its owner may open."""
+        """Whether another user, not root, has come through a socket that only its owner may open.
+
+        A server that stops removes its file before it answers its last requests: what was seen last holds.
+        """
         known = self.uid is None or self.uid == ROOT or self.uid == os.getuid()
         return not known and self._is_private(unknown=True)
 
@@ -97,13 +103,14 @@ class Peer:
         return await trio.to_thread.run_sync(_is_process_of, family, self.pid, pidfd)
 
     def _is_private(self, *, unknown: bool) -> bool:
-        """Whether our socket file is open to its owner only; *unknown* if there is none to look at."""
+        """Whether our socket file is open to its owner only; *unknown* if there never was one to look at."""
         assert self._socket is not None
         try:
             mode = Path(os.fsdecode(self._socket.getsockname())).stat().st_mode
         except (OSError, ValueError):  # it has no file, or none any more
-            return unknown
-        return not mode & (stat.S_IRWXG | stat.S_IRWXO)
+            return unknown if self._private is None else self._private
+        self._private = not mode & (stat.S_IRWXG | stat.S_IRWXO)
+        return self._private
 
 
 def peer_of(scope: Mapping[str, Any]) -> Peer | None:

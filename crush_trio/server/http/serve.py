@@ -36,7 +36,7 @@ from crush_trio.nursery import Interrupt, open_hidden_nursery
 from crush_trio.server.http.admission import Acceptor, Admission, open_acceptor
 from crush_trio.server.http.connection import Terms, serve_connection
 from crush_trio.server.http.outgoing import SEND_LIMIT
-from crush_trio.server.http.sockets import Listening, open_listeners
+from crush_trio.server.http.sockets import OWNER_ONLY, Listening, SocketAccess, open_listeners
 
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
@@ -72,6 +72,7 @@ async def serve(
     sizes: SizeLimits = DEFAULTS,
     require_token: bool = False,
     restore: float = inf,
+    access: SocketAccess = OWNER_ONLY,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve *app* on *addresses* until *shutdown* returns; return within *grace* and a second.
@@ -83,11 +84,11 @@ async def serve(
     A client that takes nothing for *send_limit* seconds is disconnected. *sizes* limits connections and
     requests that are slow to arrive. *require_token* says that *app* refuses requests without a token;
     only then may an address be reachable from other machines. A socket file that was deleted is made
-    again within *restore* seconds.
+    again within *restore* seconds; *access* says who may open it.
     """
     stopping, admission = Interrupt(), Admission(sizes)
     async with (
-        open_listeners(addresses, require_token=require_token) as listening,
+        open_listeners(addresses, require_token=require_token, access=access) as listening,
         _open_lifespan(app) as state,
         open_hidden_nursery() as connections,
     ):

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
@@ -58,6 +58,49 @@ class AddressExposed(CrushError):
     message = "will not listen beyond this machine without a token; set one, or use 127.0.0.1"
 
 
+class SocketExposed(CrushError):
+    """A socket file would let in every user of the machine, and the server requires no token."""
+
+    code = "socket_exposed"
+    message = (
+        "will not open a socket to every user of this machine without a token; set one, or give the "
+        "socket to a group with --socket-group and --socket-mode 0660"
+    )
+
+
+@frozen
+class SocketAccess:
+    """Who may open the socket files of a server: their mode, and their group if it is not the default.
+
+    Whoever may open the socket can do what the server allows without a token. By default that is the owner
+    alone, and then other users are refused even if they could open the file (`server.http.peer`).
+    """
+
+    mode: int = 0o600
+    group: int | None = None
+
+    def apply(self, path: Path) -> None:
+        """Give our socket at *path* its group and mode; raises OSError.
+
+        The file is opened first and without following links: in a directory that others can write to, it
+        may have been replaced by a link to another file of ours.
+        """
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISSOCK(os.fstat(handle).st_mode):
+                raise CannotListen(f"{path} was replaced while the socket was opened")
+            opened = f"/proc/self/fd/{handle}"
+            if self.group is not None:
+                os.chown(opened, -1, self.group)
+            Path(opened).chmod(self.mode)
+        finally:
+            os.close(handle)
+
+
+OWNER_ONLY: Final = SocketAccess()
+"""The default access: the owner alone."""
+
+
 @define(eq=False)
 class Listening:
     """Sockets that clients can connect to, and their addresses.
@@ -68,6 +111,7 @@ class Listening:
     addresses: tuple[Address, ...]
     _sockets: tuple[socket.socket, ...]
     _undo: ExitStack = field(repr=False)
+    _access: SocketAccess = OWNER_ONLY
 
     def listeners(self) -> list[trio.SocketListener]:
         """Return a listener per socket, for `trio.serve_listeners` to accept from and to close.
@@ -91,7 +135,7 @@ class Listening:
             for address in self.addresses:
                 if isinstance(address, UnixAddress) and _mode_of(Path(address.path)) is None:
                     with suppress(CrushError), ExitStack() as undo:  # its directory may be missing
-                        sock = await _listen(address, undo, require_token=False)
+                        sock = await _listen(address, undo, self._access, require_token=False)
                         self._undo.enter_context(undo.pop_all())
                         log.warning("socket_file.restored", extra={"path": str(address.path)})
                         return trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))
@@ -103,25 +147,33 @@ class Listening:
 
 @asynccontextmanager
 async def open_listeners(
-    addresses: Sequence[Address], *, require_token: bool = False
+    addresses: Sequence[Address],
+    *,
+    require_token: bool = False,
+    access: SocketAccess = OWNER_ONLY,
 ) -> AsyncIterator[Listening]:
     """Listen on all of *addresses*, or on none, until the block ends or `close` is called.
 
     *require_token* says that the application refuses requests without a token; only then may an
-    address be reachable from other machines. Raises `AddressInUse`, `AddressExposed` or
-    `CannotListen`, each naming the address.
+    address be reachable from other machines, or a socket file by every user (*access*). Raises
+    `AddressInUse`, `AddressExposed`, `SocketExposed` or `CannotListen`, each naming the address.
     """
+    if access.mode & stat.S_IRWXO and not require_token:
+        raise SocketExposed
     with ExitStack() as undo:
         sockets = [
-            await _listen(address, undo, require_token=require_token) for address in addresses
+            await _listen(address, undo, access, require_token=require_token)
+            for address in addresses
         ]
-        yield Listening(tuple(map(_address_of, sockets)), tuple(sockets), undo)
+        yield Listening(tuple(map(_address_of, sockets)), tuple(sockets), undo, access)
 
 
-async def _listen(address: Address, undo: ExitStack, *, require_token: bool) -> socket.socket:
+async def _listen(
+    address: Address, undo: ExitStack, access: SocketAccess, *, require_token: bool
+) -> socket.socket:
     with _translated(address):
         if isinstance(address, UnixAddress):
-            return await _listen_unix(address, undo)
+            return await _listen_unix(address, undo, access)
         return await _listen_tcp(address, undo, require_token=require_token)
 
 
@@ -156,21 +208,23 @@ async def _listen_tcp(
 # ── Unix ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _listen_unix(address: UnixAddress, undo: ExitStack) -> socket.socket:
+async def _listen_unix(
+    address: UnixAddress, undo: ExitStack, access: SocketAccess
+) -> socket.socket:
     path = Path(address.path)
     if address.private and address.owner is not None:
         make_private(address.path.parent, address.owner)
     async with _turn_in(path.parent):
         await _clear_stale(path)
-        return _bind_unix(path, undo)
+        return _bind_unix(path, undo, access)
 
 
-def _bind_unix(path: Path, undo: ExitStack) -> socket.socket:
-    """Bind, restrict the file to its owner, and only then listen: before that no client can connect."""
+def _bind_unix(path: Path, undo: ExitStack, access: SocketAccess) -> socket.socket:
+    """Bind, set who may open the file, and only then listen: before that no client can connect."""
     sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     sock.bind(str(path))
     undo.callback(_remove_ours, path, _file_id(path))
-    path.chmod(0o600)
+    access.apply(path)
     sock.listen(_BACKLOG)
     return sock
 

@@ -11,6 +11,7 @@ from crush_trio.errors import (
     RunIdStored,
     RunIdTaken,
     RunNotFound,
+    ServerShuttingDown,
     SessionBusy,
     SummaryFailed,
 )
@@ -39,6 +40,7 @@ from crush_trio.wire.views import Session
 _RELOADING: Final = ("config_invalid", "workspace_closing")
 _ACCEPTANCE: Final = (
     *("workspace_closing", "acceptance_not_stored", "no_room_for_prompt", "run_id_stored"),
+    "server_shutting_down",
 )
 _PROMPT: Final = (
     *("attachment_too_large", "prompt_empty", "prompt_too_long", "queue_full"),
@@ -63,7 +65,7 @@ async def accept_prompt(call: Call) -> Repeated | None:
         released = partial(call.server.backend.reconsider, workspace.id)
         accepted = workspace.send(submission, released)
         await accepted.journaled()
-    except (SessionBusy, RunIdStored):
+    except (SessionBusy, RunIdStored, ServerShuttingDown):
         earlier = await _earlier(workspace, submission)
         if earlier is None:
             raise

@@ -5,7 +5,7 @@ from typing import Final
 
 from crush_trio.audit.record import AuditRecord
 from crush_trio.config.checks import file_schema
-from crush_trio.errors import DecodeError
+from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown, Unavailable
 from crush_trio.server.audit_notes import CONTROL, RETIRED
 from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.prometheus import exposition
@@ -20,6 +20,7 @@ from crush_trio.server.routing import (
     Route,
     under,
 )
+from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.server.tokens import Right
 from crush_trio.wire.answers import ErrorBody, Health, Version
 from crush_trio.wire.codec import encode
@@ -39,13 +40,39 @@ AUDIT_MOST: Final = 1000
 AUDIT_USUAL: Final = 100
 
 
+class NotReady(Unavailable):
+    """The server works, but something it needs does not; it should get no new clients meanwhile."""
+
+    code = "not_ready"
+    message = "the server is not ready; its log and GET /v1/health, with a token, say why"
+
+
 def health(call: Call) -> Health | None:
-    """Answer that the server is there; the body tells what does not work, and is empty otherwise."""
+    """Answer that the server is there; the body tells what does not work, and is empty otherwise.
+
+    A stranger is told only that it is there: problems name paths.
+    """
     reason = call.server.audit.problem
-    if not reason:
+    if not reason or not call.caller.known:
         return None
     told = f"the audit cannot be written: {reason}; what is done is kept in memory meanwhile"
     return Health(problems=(ErrorBody(message=told, code="audit_failed"),))
+
+
+def ready(call: Call) -> Reply | None:
+    """Answer whether the server should get new clients; 503 while it drains or something fails.
+
+    A reply and not an error, because errors are logged, and this is asked every few seconds.
+    """
+    backend = call.server.backend
+    if backend.draining or backend.shutting_down:
+        return _not_ready(ServerShuttingDown())
+    degraded = any(hosted.degraded is not None for hosted in backend.workspaces())
+    return _not_ready(NotReady()) if degraded or call.server.audit.problem else None
+
+
+def _not_ready(error: CrushError) -> Reply:
+    return Reply(error_body(error), status_of(error), tuple(error_headers(error)))
 
 
 def version(call: Call) -> Version:
@@ -148,6 +175,8 @@ ROUTES: Final = (
             name="get_health",
             remark=Health,
             direct=True,
+            open_to_all=True,
+            probe=True,
         ),
         Route(
             "GET",
@@ -190,6 +219,17 @@ ROUTES: Final = (
     ),
     *under(
         "/v1",
+        Route(
+            "GET",
+            "/ready",
+            "Answer if the server should get new clients.",
+            ready,
+            name="get_readiness",
+            errors=("not_ready", "server_shutting_down"),
+            direct=True,
+            open_to_all=True,
+            probe=True,
+        ),
         Route(
             "GET",
             "/metrics",

@@ -126,6 +126,11 @@ class Route:
     """The right that a caller's token must include: by default `watch` for GET, else `admin`."""
     open_to_all: bool = field(default=False, kw_only=True)
     """Whether the row also answers callers without the token that others need; the guard holds for them."""
+    probe: bool = field(default=False, kw_only=True)
+    """Whether programs that watch the server may ask, by whatever name or address they reach it.
+
+    Such a row is open to all, and answers a stranger nothing about the user.
+    """
     audit: Audited | None = field(default=None, kw_only=True)
     """What a request leaves in the audit; None leaves nothing."""
     direct: bool = field(default=False, kw_only=True)

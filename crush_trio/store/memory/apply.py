@@ -31,6 +31,7 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     TailKept,
     TextAppended,
     UsageAdded,
@@ -50,7 +51,7 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
     If it raises, *tables* may be half changed, so the caller must be able to drop them.
     """
     match change:
-        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
+        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted() | SessionPruned():
             _apply_to_sessions(tables, change)
         case MessageCreated():
             _create_message(tables, change)
@@ -80,7 +81,8 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
 
 
 def _apply_to_sessions(
-    tables: Tables, change: SessionCreated | SessionEdited | UsageAdded | SessionDeleted
+    tables: Tables,
+    change: SessionCreated | SessionEdited | UsageAdded | SessionDeleted | SessionPruned,
 ) -> None:
     match change:
         case SessionCreated(session=session):
@@ -94,6 +96,33 @@ def _apply_to_sessions(
             tables.session(session_id)  # raises if it is missing
             del tables.sessions[session_id]
             _drop_belongings(tables, session_id)
+        case SessionPruned():
+            _prune(tables, change)
+
+
+def _prune(tables: Tables, change: SessionPruned) -> None:
+    """Remove a session that was not used for long, with the sessions of its tasks and the text of its runs."""
+    family = {change.id} & tables.sessions.keys()
+    while more := {
+        row.session.id
+        for row in tables.sessions.values()
+        if row.session.parent_session_id in family and row.session.id not in family
+    }:
+        family |= more
+    runs = [row for row in tables.runs.values() if row.stored.view.session_id in family]
+    used = any(tables.sessions[each].session.updated_at >= change.before for each in family)
+    if used or any(not row.stored.view.state.terminal for row in runs):
+        return
+    for session_id in family:
+        del tables.sessions[session_id]
+        _drop_belongings(tables, session_id)
+    for row in runs:
+        view = evolve(row.stored.view, text="", error="", notices=())
+        stored = evolve(row.stored, view=view, prompt="", attachments=())
+        tables.runs[view.id] = evolve(row, stored=stored)
+    for asked in list(tables.asks.values()):
+        if asked.ask.session_id in family:
+            tables.asks[asked.ask.id] = evolve(asked, ask=evolve(asked.ask, payload=""))
 
 
 def _blank(session: Session) -> Session:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import trio
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.store.base import StoreLoad, StoreWarning
@@ -127,8 +127,12 @@ class Database:
 
     @property
     def load(self) -> StoreLoad:
-        """How much the writer has to do."""
-        return self._writer.load
+        """How much the writer has to do, and the size of the files. Looks at the disk."""
+        size = 0
+        for ending in ("", *COMPANIONS):
+            with suppress(OSError):
+                size += os.stat(f"{self.path}{ending}").st_size  # noqa: PTH116 - asked for by every scrape
+        return evolve(self._writer.load, size=size)
 
     async def check(self) -> None:
         """Read the whole file and raise `StoreCorrupt` if anything in it is wrong.

@@ -16,6 +16,8 @@ from crush_trio.cli.commands.serve import (
     page_line,
     page_lines,
     serve_until_signal,
+    socket_group,
+    socket_mode,
 )
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.main import main
@@ -204,6 +206,34 @@ def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
         main(["serve", f"{option}={text}"])
     assert ended.value.code == ExitCode.MISUSED
     assert "seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0066", "600x", "888", "0400", "1660", "rw", ""])
+def test_a_mode_that_a_socket_cannot_have_is_a_misuse(capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", f"--socket-mode={text}"])
+    assert ended.value.code == ExitCode.MISUSED
+    assert "such as 0660" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_group_that_there_is_not_is_a_misuse(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--socket-group", "no such group"])
+    assert ended.value.code == ExitCode.MISUSED
+    assert "no group" in " ".join(capsys.readouterr().err.split())
+
+
+def test_modes_and_groups_are_numbers():
+    assert [socket_mode(text) for text in ("600", "0660", "666")] == [0o600, 0o660, 0o666]
+    assert (socket_group("root"), socket_group("12345")) == (0, 12345)
+
+
+def test_a_socket_for_every_user_without_a_token_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    path = tmp_path / "s"
+    assert main(["serve", "--host", f"unix://{path}", "--socket-mode", "0666"]) == ExitCode.MISUSED
+    assert "--socket-group" in sentence(capsys)
 
 
 @pytest.mark.parametrize(

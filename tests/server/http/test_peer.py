@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -83,3 +84,32 @@ async def test_a_peer_of_this_process_is_known_and_no_command():
 @pytest.mark.parametrize("state", [{}, {"crush_trio.carrier": object()}])
 def test_of_a_request_under_another_server_nothing_is_known(state):
     assert peer_of({"state": state}) is None
+
+
+@contextmanager
+def accepted_by_a_group(path):
+    """Yield our end of a connection through a socket file that a group may open."""
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(path))
+        server.listen()
+        path.chmod(0o660)
+        client.connect(str(path))
+        accepted, _ = server.accept()
+        with trio.socket.from_stdlib_socket(accepted) as ours:
+            yield ours
+
+
+def test_who_was_let_in_stays_in_when_a_server_that_stops_has_removed_its_file(
+    tmp_path, monkeypatch
+):
+    """The proxy of another user was refused with 403 from then on."""
+    path = tmp_path / "s"
+    monkeypatch.setattr(module.os, "getuid", lambda: 4242)
+    monkeypatch.setattr(module, "ROOT", 4242)
+    with accepted_by_a_group(path) as ours:
+        peer = Peer(ours)
+        assert not peer.is_foreign()
+        path.unlink()
+        assert not peer.is_foreign()
+        assert Peer(ours).is_foreign(), "of a file that is gone nothing is known"
+        assert not peer.is_owner()

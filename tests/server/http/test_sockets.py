@@ -16,6 +16,8 @@ from crush_trio.server.http.sockets import (
     AddressExposed,
     AddressInUse,
     CannotListen,
+    SocketAccess,
+    SocketExposed,
     open_listeners,
 )
 
@@ -308,3 +310,53 @@ async def test_an_address_that_cannot_be_bound_is_named_with_the_reason(address,
         async with open_listeners([address], require_token=True):
             pass
     assert str(address) in str(caught.value)
+
+
+# ── Who may open the socket ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+async def test_the_file_has_the_mode_and_the_group_that_were_asked_for(path, mode):
+    group = os.getgid()
+    async with open_listeners([at(path)], access=SocketAccess(mode, group)):
+        found = path.stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_gid) == (mode, group)
+        assert await can_connect(at(path))
+
+
+async def test_a_socket_that_is_made_again_has_the_same_access(path):
+    async with open_listeners([at(path)], access=SocketAccess(0o660)) as listening:
+        path.unlink()
+        with trio.fail_after(5):
+            listener = await listening.restored(0.01)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        await listener.aclose()
+
+
+async def test_a_socket_for_every_user_needs_a_token(path):
+    access = SocketAccess(0o666)
+    with pytest.raises(SocketExposed, match="without a token"):
+        async with open_listeners([at(path)], access=access):
+            pytest.fail("it listens")
+    assert not path.exists()
+    async with open_listeners([at(path)], access=access, require_token=True):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+async def test_a_group_that_the_user_is_not_in_is_refused(path, monkeypatch):
+    def chown(*_given):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", chown)
+    with pytest.raises(CannotListen, match="Operation not permitted"):
+        async with open_listeners([at(path)], access=SocketAccess(0o660, 12345)):
+            pytest.fail("it listens")
+    assert not path.exists()
+
+
+def test_a_link_in_place_of_the_socket_is_not_followed(path, tmp_path):
+    (tmp_path / "precious").touch(mode=0o600)
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(CannotListen, match="replaced"):
+        SocketAccess(0o660).apply(path)
+    assert stat.S_IMODE((tmp_path / "precious").stat().st_mode) == 0o600

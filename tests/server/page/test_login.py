@@ -77,7 +77,7 @@ async def test_a_stranger_learns_only_that_there_is_a_login():
             "version": "",
             "directory": "",
         }
-        for target in ("/v1/version", "/v1/workspaces", "/v1/health", "/v1/docs/", "/v1/metrics"):
+        for target in ("/v1/version", "/v1/workspaces", "/v1/audit", "/v1/docs/", "/v1/metrics"):
             assert await code_of(server, "GET", target) == "unauthorized"
 
 

@@ -29,6 +29,7 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     TailKept,
     TextAppended,
     UsageAdded,
@@ -57,7 +58,7 @@ def _events_to_keep(change: Change) -> int | None:
 
 def _apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
     match change:
-        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
+        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted() | SessionPruned():
             sessions.apply(connection, change)
         case MessageCreated() | PartPut() | TextAppended() | PartsCut():
             messages.apply(connection, change)

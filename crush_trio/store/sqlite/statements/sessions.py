@@ -14,13 +14,16 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     UsageAdded,
 )
 from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json
 from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, SessionId
 from crush_trio.wire.views import DAY, File, Session, Todo, UsageDay, day_of
 
-SessionChange: TypeAlias = SessionCreated | SessionEdited | UsageAdded | SessionDeleted
+SessionChange: TypeAlias = (
+    SessionCreated | SessionEdited | UsageAdded | SessionDeleted | SessionPruned
+)
 """The changes that `apply` takes."""
 
 COLUMNS: Final = (
@@ -72,6 +75,25 @@ _USAGE: Final = """
     WHERE day >= :since / 86400 GROUP BY day ORDER BY day
 """
 
+_FAMILY: Final = """
+    WITH RECURSIVE family (id, updated_at) AS (
+        SELECT id, updated_at FROM sessions WHERE id = ?
+        UNION
+        SELECT child.id, child.updated_at
+        FROM sessions AS child JOIN family ON child.parent_session_id = family.id
+    )
+    SELECT family.id, family.updated_at, EXISTS (
+        SELECT 1 FROM runs WHERE runs.session_id = family.id AND runs.ended_at IS NULL
+    ) FROM family
+"""
+
+_FORGET_TEXT: Final = (
+    "UPDATE runs SET prompt = '', attachments = NULL, text = '', error = '', notices = NULL"
+    " WHERE session_id = ?",
+    "UPDATE asks SET payload = '' WHERE session_id = ?",
+    "DELETE FROM sessions WHERE id = ?",
+)
+
 _FILE_COLUMNS: Final = "id, session_id, path, content, version, created_at, updated_at"
 
 # Versions of a path are counted over all sessions (J5). Reading the highest number and writing the next
@@ -101,6 +123,9 @@ def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
         case SessionCreated():
             _create(connection, change.session)
             return
+        case SessionPruned():
+            _prune(connection, change)
+            return
         case SessionEdited():
             done = connection.execute(_EDIT, _edited_columns(connection, change))
         case UsageAdded():
@@ -113,6 +138,15 @@ def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
             assert_never(change)
     if done.rowcount == 0:
         raise SessionNotFound(change.id)
+
+
+def _prune(connection: sqlite3.Connection, change: SessionPruned) -> None:
+    """Remove a session that was not used for long, with the sessions of its tasks and the text of its runs."""
+    family = connection.execute(_FAMILY, (change.id,)).fetchall()
+    if any(updated_at >= change.before or live for _, updated_at, live in family):
+        return
+    for statement in _FORGET_TEXT:
+        connection.executemany(statement, [(session_id,) for session_id, _, _ in family])
 
 
 def _create(connection: sqlite3.Connection, session: Session) -> None:

@@ -1,0 +1,1 @@
+"""Commands about the stored data of a directory: `backup`, `restore` and `prune`."""

@@ -1,0 +1,150 @@
+"""Copies of a database file: made while a server writes to it, checked, and put back.
+
+A copy is made with SQLite's backup, which reads the file at one moment and through the write-ahead log. It
+is written beside its place under another name, checked as a whole, made durable, and only then given its
+name: a copy that has its name is complete. The source is opened for reading only.
+
+Every function here blocks; call it in a thread. `store.backup` does.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from crush_trio.store.backup import CopyReport
+from crush_trio.store.errors import StoreCorrupt, StoreTooNew
+from crush_trio.store.sqlite.database import COMPANIONS, DATABASE_NAME, known_migrations
+from crush_trio.store.sqlite.directory import Owner, must_be_own, take_lock
+from crush_trio.store.sqlite.faults import translated
+
+PAGES: Final = 256
+"""Pages that are copied at a time; a writer waits for no more than one such step."""
+
+_BUSY: Final = 30.0
+
+
+def copy_database(source: Path, target: Path) -> CopyReport:
+    """Copy the database *source*, which may be in use, to the new file *target*, and check the copy.
+
+    Raises `FileExistsError` if *target* exists, and a `StoreUnavailable` for what is wrong with either file;
+    no file is left then.
+    """
+    must_be_own(source, *(source.with_name(source.name + each) for each in COMPANIONS))
+    with _new_file(target) as part:
+        with (
+            translated(source),
+            closing(
+                sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", _BUSY, uri=True)
+            ) as live,
+            closing(sqlite3.connect(part, _BUSY)) as copy,
+        ):
+            live.backup(copy, pages=PAGES)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        return check_database(part)
+
+
+def check_database(path: Path) -> CopyReport:
+    """Read the whole database at *path*, which nothing else has open, and return what is in it.
+
+    Raises `StoreCorrupt`, or `StoreTooNew` for one that this program does not know.
+    """
+    newest = known_migrations()[-1].number
+    with (
+        translated(path),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)) as found,
+    ):
+        findings = [row[0] for row in found.execute("PRAGMA integrity_check(10)")]
+        if findings != ["ok"]:
+            raise StoreCorrupt(f"{path} ({'; '.join(findings)})")
+        schema = _number(found, "PRAGMA user_version")
+        if schema > newest:
+            raise StoreTooNew(f"{path} has schema {schema}, this program knows up to {newest}")
+        if not _number(found, "SELECT count(*) FROM sqlite_schema WHERE name = 'sessions'"):
+            raise StoreCorrupt(f"{path} is not a database of sessions")
+        return CopyReport(
+            schema=schema,
+            sessions=_number(found, "SELECT count(*) FROM sessions"),
+            messages=_number(found, "SELECT count(*) FROM messages"),
+            bytes=path.stat().st_size,
+        )
+
+
+def restore_database(copy: Path, directory: Path, owner: Owner) -> tuple[CopyReport, Path | None]:
+    """Put a *copy* into a data directory, which must not be in use; return where the former data is now.
+
+    The copy is checked before anything is changed. The files of the former database get another name, and
+    together they are still a database. Raises `StoreLocked` while a server has the directory.
+    """
+    check_database(copy)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    release = take_lock(directory, owner)
+    try:
+        place = directory / DATABASE_NAME
+        part = directory / f"{DATABASE_NAME}.restoring"
+        part.unlink(missing_ok=True)
+        report = copy_database(copy, part)
+        former = _move_away(place) if place.exists() else None
+        part.rename(place)
+        _sync(directory)
+    finally:
+        release()
+    return report, former
+
+
+def _move_away(place: Path) -> Path:
+    """Rename a database and the files beside it; return its new path."""
+    former = place.with_name(f"crush-trio-before-{time.time_ns() // 1_000_000_000}.db")
+    while former.exists():
+        former = former.with_name(f"{former.stem}x.db")
+    for ending in ("", *COMPANIONS):
+        with suppress(FileNotFoundError):
+            place.with_name(place.name + ending).rename(former.with_name(former.name + ending))
+    return former
+
+
+@contextmanager
+def _new_file(target: Path) -> Iterator[Path]:
+    """Yield a new file beside *target*, for its owner alone, which becomes *target* if the block succeeds."""
+    if os.path.lexists(target):
+        raise FileExistsError(str(target))
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    with translated(target):
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        yield part
+        with translated(target):
+            _sync(part)
+            _name(part, target)
+            _sync(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _name(part: Path, target: Path) -> None:
+    """Give *part* its name without replacing a file that came meanwhile.
+
+    A file system without links can only rename; then what was looked up before has to do.
+    """
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        part.rename(target)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _number(connection: sqlite3.Connection, sql: str) -> int:
+    found: int = connection.execute(sql).fetchone()[0]
+    return found
