@@ -70,7 +70,8 @@ class Backend(Generic[W]):
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
-    draining: bool = field(default=False, init=False)  # set by the server: creates are refused
+    draining: bool = field(default=False, init=False)
+    """Whether creates are refused because the server is about to end."""
     _changed: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
@@ -136,8 +137,7 @@ class Backend(Generic[W]):
 
         Creates of one directory that come together share one opening. A directory whose workspace
         is closing is opened anew once that is done. A create that fails or is cancelled before its
-        answer leaves nothing behind; one that got a claim and never reads its answer loses the claim
-        when the create grace is over.
+        answer leaves nothing behind; a claim whose answer is never read ends with the create grace.
         """
         with self._admitted(request) as pending:
             key = await self._resolve(request.path)

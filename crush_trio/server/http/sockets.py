@@ -72,7 +72,7 @@ class SocketExposed(CrushError):
 class SocketAccess:
     """Who may open the socket files of a server: their mode, and their group if it is not the default.
 
-    Whoever may open the socket can do what the server allows without a token. By default that is the owner
+    Every user who may open the socket can do what the server allows without a token. By default that is the owner
     alone, and then other users are refused even if they could open the file (`server.http.peer`).
     """
 

@@ -108,17 +108,17 @@ async def test_the_server_can_be_neither_read_nor_signalled(tmp_path):
 @pytest.mark.parametrize(
     ("more", "lost"),
     [
-        ({"protected": [Path("/work/.git/hooks")]}, "/work/.git/hooks is not protected"),
-        ({"hidden": [Path("/work/.crush")]}, "/work/.crush is not hidden"),
+        ({"protected": [Path("/srv/.git/hooks")]}, "/srv/.git/hooks is not protected"),
+        ({"hidden": [Path("/srv/.crush")]}, "/srv/.crush is not hidden"),
         ({"network": Network.LOOPBACK}, "cannot be limited to loopback"),
     ],
 )
 async def test_what_landlock_cannot_enforce_is_refused_and_can_be_left_out(tmp_path, more, lost):
-    wanted = Confinement(writable=[Path("/work")], **more)
+    wanted = Confinement(writable=[Path("/srv")], **more)
     less, sentences = reduced(wanted, KIND)
     assert [lost in each for each in sentences] == [True]
     with pytest.raises(NotConfined, match=lost):
-        await output(sandboxed("true", tmp_path, KIND, writable=[Path("/work")], **more))
+        await output(sandboxed("true", tmp_path, KIND, writable=[Path("/srv")], **more))
     assert reduced(less, KIND) == (less, ())
     assert reduced(wanted, SandboxKind.BUBBLEWRAP) == (wanted, ())
     assert reduced(wanted, SandboxKind.NONE)[1]
