@@ -1,0 +1,64 @@
+"""Where a PostgreSQL database is: the URL of the store settings, and what may be shown of it.
+
+This module needs no driver. psycopg is imported by the others, once `need_driver` has found it.
+"""
+
+import importlib.util
+import socket
+from typing import Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from attrs import field, frozen
+
+from crush_trio.store.errors import StoreUnsuitable
+
+INSTALL: Final = (
+    "the store on PostgreSQL needs the package psycopg, which is not installed: pip install"
+    " 'crush-trio[postgres]'"
+)
+
+HIDDEN: Final = "[redacted]"
+
+_SECRETS: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
+"""Parameters of a URL that are secret."""
+
+
+def need_driver() -> None:
+    """Raise `StoreUnsuitable`, with the command that installs it, if there is no psycopg."""
+    if importlib.util.find_spec("psycopg") is None:
+        raise StoreUnsuitable(INSTALL)
+
+
+@frozen
+class Place:
+    """A database, by its URL. Neither the `repr` nor the label has anything secret."""
+
+    url: str = field(repr=False)
+    label: str
+    """What errors and logs call it: hosts and the name of the database."""
+    _secrets: tuple[str, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Read *url*, as far as it is shown; the driver reads all of it."""
+        _, _, rest = url.partition("://")
+        authority, _, path = rest.partition("?")[0].partition("/")
+        credentials, _, hosts = authority.rpartition("@")
+        query = dict(parse_qsl(urlsplit(f"//?{rest.partition('?')[2]}").query))
+        name = query.get("dbname") or unquote(path)
+        secrets = [unquote(credentials.partition(":")[2]), credentials.partition(":")[2]]
+        secrets += [value for key, value in query.items() if key in _SECRETS]
+        where = unquote(hosts) or query.get("host", "") or "the local server"
+        label = f"PostgreSQL at {where}" + (f", database {name}" if name else "")
+        return cls(url, label, tuple({secret for secret in secrets if secret}))
+
+    def without_password(self, text: str) -> str:
+        """Return *text* with the secrets of the URL replaced."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+def this_site() -> str:
+    """Return the name of the site of this machine: its host name."""
+    return socket.gethostname()
