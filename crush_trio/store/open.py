@@ -62,6 +62,15 @@ class StoreSettings:
         return settings
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """The passwords in the URL."""
+        if self.scheme not in _REMOTE:
+            return ()
+        from crush_trio.store.postgres.place import Place
+
+        return Place.of(self.url).secrets
+
+    @property
     def scheme(self) -> str:
         """The kind of store: what stands before the first colon."""
         return self.url.partition(":")[0]
@@ -110,9 +119,7 @@ def _memory(_settings: StoreSettings) -> _Kind:
 
 
 def _postgres(settings: StoreSettings) -> _Kind:
-    from crush_trio.store.postgres.place import need_driver
-
-    need_driver()
+    check_driver(settings)
     from crush_trio.store.postgres.opening import has_workspace, open_postgres_store
 
     return _Kind(
@@ -156,6 +163,14 @@ def check_url(settings: StoreSettings) -> None:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):
         raise StoreUnknown(f"// and the address follow {settings.scheme}: in its URL")
+
+
+def check_driver(settings: StoreSettings) -> None:
+    """Raise `StoreUnsuitable`, with the command that installs it, if a package is missing."""
+    if settings.scheme in _REMOTE:
+        from crush_trio.store.postgres.place import need_driver
+
+        need_driver()
 
 
 def _kind_of(settings: StoreSettings) -> _Kind:

@@ -139,6 +139,10 @@ class Reconnector:
     _not_before: float = field(default=0.0, init=False)
     _last: str = field(default="", init=False)
 
+    def forget(self) -> None:
+        """Make the next attempt at once, because there is reason to believe that it succeeds."""
+        self._delay = self._not_before = 0.0
+
     def connect(self) -> Connection:
         """Return a new connection, or raise a `StoreUnavailable`."""
         if self._now() < self._not_before:

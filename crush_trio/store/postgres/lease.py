@@ -24,7 +24,7 @@ TTL: Final = 15.0
 RENEWALS: Final = 3
 """How often a lease is renewed before it would expire."""
 
-_TAKEN: Final = "another server has taken the workspace over"
+TAKEN: Final = "another server has taken the workspace over"
 _LATE: Final = (
     "its lease ran out because it could not be renewed in time; writing goes on when the database can"
     " be reached, unless another server takes the workspace over first"
@@ -82,7 +82,7 @@ class Lease:
         """Return the error for a write at this time; None if the lease holds."""
         if self.holds(now):
             return None
-        return LeaseLost(_TAKEN if self._taken else _LATE)
+        return LeaseLost(TAKEN if self._taken else _LATE)
 
 
 @frozen(kw_only=True)
@@ -167,19 +167,16 @@ def claim(
     return HeldBy(holder=held[0], seconds=max(0.0, held[1]), expires=held[2])
 
 
-def renew(connection: Connection, lease: Lease, now: Callable[[], float] = time.monotonic) -> None:
-    """Renew *lease*, or note that it is lost, in a transaction of its own.
+def renew(connection: Connection, lease: Lease) -> bool:
+    """Renew the row of *lease* in a transaction of its own; return False if it is another's.
 
-    A lease that has expired is renewed as well if nobody has claimed it since.
+    A lease that has expired is renewed as well if nobody has claimed it since. The caller tells the
+    lease: `Lease.renewed` with a time before this call, or `Lease.lost`.
     """
-    sent = now()
     connection.execute(BEGIN_SHORT.encode())
     renewed = connection.execute(_RENEW, _values(lease)).rowcount
     connection.execute(b"COMMIT")
-    if renewed:
-        lease.renewed(sent)
-    else:
-        lease.lost()
+    return renewed == 1
 
 
 def release(connection: Connection, lease: Lease) -> None:

@@ -114,11 +114,16 @@ async def keep_lease(database: PostgresDatabase, lease: Lease, health: Health) -
     """Renew *lease* until another server has taken it. The body of a task of its owner."""
     while not lease.taken:
         await trio.sleep(lease.pause(time.monotonic()))
+        sent = time.monotonic()
         try:
-            await database.keeper.call(lambda c: renew(c, lease))
+            ours = await database.keeper.call(lambda c: renew(c, lease))
         except StoreUnavailable as exc:
             health.failed("lease", exc)
             continue
+        if ours:
+            lease.renewed(sent)
+        else:
+            lease.lost()
         refusal = lease.refusal(time.monotonic())
         if refusal is None:
             health.succeeded("lease")

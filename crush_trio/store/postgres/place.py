@@ -36,7 +36,8 @@ class Place:
     url: str = field(repr=False)
     label: str
     """What errors and logs call it: hosts and the name of the database."""
-    _secrets: tuple[str, ...] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    """The passwords of the URL, as they are and as the URL writes them."""
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -54,7 +55,7 @@ class Place:
 
     def without_password(self, text: str) -> str:
         """Return *text* with the secrets of the URL replaced."""
-        for secret in self._secrets:
+        for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         return text
 

@@ -72,7 +72,7 @@ CATCH_UP_SECONDS: Final = 2.0
 class PostgresStore(Store):
     """A `Store` in a database of many workspaces. Made by `opening.open_postgres_store`."""
 
-    _database: PostgresDatabase
+    database: PostgresDatabase
     workspace: OpenWorkspace
     health: Health = field(factory=Health)
     _abandoned: bool = field(default=False, init=False)
@@ -98,12 +98,12 @@ class PostgresStore(Store):
     @property
     @override
     def degraded(self) -> str | None:
-        return self.health.degraded or self._database.writer.trouble
+        return self.health.degraded or self.database.writer.trouble
 
     @property
     @override
     def load(self) -> StoreLoad:
-        return self._database.writer.load
+        return self.database.writer.load
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
@@ -122,7 +122,7 @@ class PostgresStore(Store):
     @override
     def abandon(self) -> None:
         self._abandoned = True
-        self._database.writer.abandon_workspace(self.workspace)
+        self.database.writer.abandon_workspace(self.workspace)
 
     def _hand_over(
         self, statements: Statements[T], *, awaited: bool = True
@@ -133,14 +133,14 @@ class PostgresStore(Store):
         """
         refusal: StoreUnavailable | None = self.lease.refusal(time.monotonic())
         if self._abandoned:
-            refusal = StoreFailed(f"{self._database.place.label}: its workspace has closed")
+            refusal = StoreFailed(f"{self.database.place.label}: its workspace has closed")
         if refusal is not None:
             refused: Commit[T] = Commit(self.health.lost, awaited=awaited)
             self.health.failed("write" if awaited else "post", refusal)
             refused.settle(Error(refusal))
             return refused, 0
         work = WriteWork(self.workspace, statements)
-        request = self._database.writer.hand_over(work, self.health, awaited=awaited)
+        request = self.database.writer.hand_over(work, self.health, awaited=awaited)
         # Its result is what the `Finish` of the work returns.
         return cast("Commit[T]", request), request.number
 
@@ -164,12 +164,12 @@ class PostgresStore(Store):
 
     async def _read(self, work: ReadWork[T]) -> T:
         """Run *work* on a read connection, after all work that was handed over before."""
-        if self._unwatched > self._database.writer.answered:
+        if self._unwatched > self.database.writer.answered:
             await self._catch_up()
-        return await self._database.readers.read(self.workspace.number, work, self.health)
+        return await self.database.readers.read(self.workspace.number, work, self.health)
 
     async def _read_in_turn(self, work: ReadWork[T]) -> T:
-        return await self._database.readers.read_in_turn(self.workspace.number, work, self.health)
+        return await self.database.readers.read_in_turn(self.workspace.number, work, self.health)
 
     async def _catch_up(self) -> bool:  # noqa: ASYNC910  # a refusal was waited for too
         """Wait until the writer has answered all earlier work; return False if that took too long.

@@ -23,7 +23,7 @@ from attrs import define, field
 from outcome import Error, Value
 from typing_extensions import override
 
-from crush_trio.store.errors import StoreFailed, StoreUnavailable
+from crush_trio.store.errors import LeaseLost, StoreFailed, StoreUnavailable
 from crush_trio.store.group_commit import (
     CLOSE_LIMIT,
     POST_DELAY,
@@ -39,6 +39,7 @@ from crush_trio.store.postgres.connection import (
     Reconnector,
 )
 from crush_trio.store.postgres.faults import broken, ends_connection, translate, translated
+from crush_trio.store.postgres.lease import TAKEN
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.transaction import Group, OpenWorkspace, WriteWork
 
@@ -204,10 +205,8 @@ class PostgresWriter(GroupWriter):
             fenced = self._prologue(connection, list(workspaces.values()))
             if fenced.rowcount < len(workspaces):
                 [workspace] = workspaces.values()
-                workspace.lease.lost()
-                refusal = workspace.lease.refusal(time.monotonic())
-                assert refusal is not None
-                raise refusal
+                self._token.run_sync_soon(workspace.lease.lost)
+                raise LeaseLost(TAKEN)
             finishes = [request.run(made) for request in group]
         if fenced.rowcount < len(workspaces) or made.doubtful:
             return None

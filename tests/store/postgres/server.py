@@ -145,6 +145,11 @@ class PostgresServer:
         """Kill it: nothing is finished."""
         self._end(lambda: os.kill(self.pid, signal.SIGQUIT))
 
+    def remove(self):
+        self._guard.stdin.close()
+        self._guard.wait(PATIENCE)
+        self._guard.stdout.close()
+
     def _end(self, first):
         first()
         self._guard.stdin.write(b"stay\n")
