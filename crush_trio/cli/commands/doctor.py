@@ -325,9 +325,9 @@ async def data_directory(
         found = await inspect_store(settings, place)
     except StoreLocked as error:
         owner = error.detail or str(error)
-        return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]
+        return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]  # noqa: ASYNC910  # the store was asked
     except CrushError as error:
-        return [failed(subject, error)]
+        return [failed(subject, error)]  # noqa: ASYNC910  # likewise
     sessions = count(found.sessions, "session")
     findings = [Finding(Level.OK, subject, f"{place} is intact and has {sessions}")]
     if found.orphans:

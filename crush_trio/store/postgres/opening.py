@@ -112,8 +112,10 @@ def _of_this_process(found: HeldBy, database: PostgresDatabase) -> bool:
 
 async def keep_lease(database: PostgresDatabase, lease: Lease, health: Health) -> None:
     """Renew *lease* until another server has taken it. The body of a task of its owner."""
-    while not lease.taken:
+    while True:
         await trio.sleep(lease.pause(time.monotonic()))
+        if lease.taken:  # a write has found out
+            return
         sent = time.monotonic()
         try:
             ours = await database.keeper.call(lambda c: renew(c, lease))

@@ -103,7 +103,7 @@ class PostgresStore(Store):
     @property
     @override
     def load(self) -> StoreLoad:
-        return self.database.writer.load
+        return StoreLoad(pending=self.workspace.pending, commits=self.workspace.commits)
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
@@ -140,6 +140,7 @@ class PostgresStore(Store):
             refused.settle(Error(refusal))
             return refused, 0
         work = WriteWork(self.workspace, statements)
+        self.workspace.pending += 1
         request = self.database.writer.hand_over(work, self.health, awaited=awaited)
         # Its result is what the `Finish` of the work returns.
         return cast("Commit[T]", request), request.number
@@ -153,7 +154,7 @@ class PostgresStore(Store):
             self._unwatched = max(self._unwatched, number)
             raise
 
-    async def flush(self) -> None:
+    async def flush(self) -> None:  # noqa: ASYNC910  # a refusal was waited for too
         """Wait until everything that was handed over is stored, or refused."""
         with suppress(StoreUnavailable):
             await self._hand_over(_nothing)[0].wait()

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define, field, frozen
 
+from crush_trio.store.base import COMMIT_BOUNDS, Timings
 from crush_trio.store.postgres.connection import Connection, Cursor
 from crush_trio.store.postgres.lease import Lease
 
@@ -31,6 +32,11 @@ class OpenWorkspace:
     boot_id: str
     lease: Lease
     numbers: "count[int]" = field(factory=count)
+    pending: int = 0
+    """How many of its works are not answered yet."""
+    commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS))
+    """The times of its commits. One that has works of several workspaces counts for the first of them,
+    so that the sum over all is that of the database."""
 
 
 @define(eq=False)

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from typing import Any, Final
 
 import psycopg
@@ -120,6 +121,15 @@ class PostgresWriter(GroupWriter):
     @override
     def _own_health(self) -> Health:
         return self._health
+
+    @override
+    def _deliver(self, results: Sequence[Result[Any]], seconds: float) -> None:
+        owners = [_work_of(each).workspace for each in islice(self._pending, len(results))]
+        for workspace in owners:
+            workspace.pending -= 1
+        for workspace in owners[:1]:
+            workspace.commits.note(seconds)
+        super()._deliver(results, seconds)
 
     @override
     def _close_connection(self) -> None:

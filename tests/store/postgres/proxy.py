@@ -60,19 +60,21 @@ class Proxy:
                 self.connections += 1
                 with self._lock:
                     self._open |= {client, server}
-                self._start(self._pump, client, server, True)
-                self._start(self._pump, server, client, False)
+                unheard = threading.Event()
+                self._start(self._pump, client, server, unheard, True)
+                self._start(self._pump, server, client, unheard, False)
         self._listener.close()
 
-    def _pump(self, source, sink, of_client):
+    def _pump(self, source, sink, unheard, of_client):
+        """Pass bytes on in one direction. What the server says once *unheard* is set ends both."""
         with suppress(OSError):
             while data := source.recv(SIZE):
                 if of_client and self.at is not None and self.at in data:
                     self.at = None
-                    if self.when == "after":
-                        sink.sendall(data)
-                        # The server has answered, so it is done; the client never hears of it.
-                        sink.recv(1, socket.MSG_PEEK)
+                    if self.when == "before":
+                        break
+                    unheard.set()
+                elif not of_client and unheard.is_set():
                     break
                 sink.sendall(data)
         for each in (source, sink):

@@ -313,3 +313,7 @@ async def test_one_writer_and_few_connections_serve_many_workspaces(tmp_path):
                 ).fetchone()
             assert number <= 6  # the writer, that of the leases, and four for reads
             assert len(await first.sessions()) == len(await second.sessions()) == 20
+            counted = first.load.commits, second.load.commits
+            assert (first.load.pending, second.load.pending) == (0, 0)
+            total = first.database.writer.load.commits
+            assert sum(map(sum, (each.counts for each in counted))) == sum(total.counts)
