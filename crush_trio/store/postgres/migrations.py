@@ -64,6 +64,10 @@ def version(connection: Connection) -> int:
     there = connection.execute(b"SELECT to_regclass('schema_versions') IS NOT NULL").fetchone()
     if there is None or not there[0]:
         return 0
+    return _newest(connection)
+
+
+def _newest(connection: Connection) -> int:
     row = connection.execute(b"SELECT coalesce(max(number), 0) FROM schema_versions").fetchone()
     return 0 if row is None else int(row[0])
 
@@ -73,13 +77,15 @@ def _apply(connection: Connection, place: Place, migration: Migration) -> None:
     try:
         with translated(place), connection.transaction():
             connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            if version(connection) >= migration.number:
-                return  # another server has applied it while we waited for the lock
-            connection.execute(migration.sql.encode())
+            # First this: it makes the server notice a table that was made while we waited for the
+            # lock. Looking for its name would answer from a cache that does not have it yet.
             connection.execute(
                 b"CREATE TABLE IF NOT EXISTS schema_versions (number int PRIMARY KEY, name text"
                 b" NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
             )
+            if _newest(connection) >= migration.number:
+                return  # another server has applied it while we waited for the lock
+            connection.execute(migration.sql.encode())
             connection.execute(
                 b"INSERT INTO schema_versions (number, name) VALUES (%s, %s)",
                 (migration.number, migration.name),

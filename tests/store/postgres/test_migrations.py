@@ -1,5 +1,6 @@
 """Migrations: numbered, one transaction each, taken in turns, and never downwards."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -73,8 +74,13 @@ async def test_a_database_of_a_newer_program_is_refused_untouched(url, tmp_path)
 
 
 def test_servers_that_start_at_once_migrate_in_turns(url):
+    """All of them have seen that there is no schema before the first begins to make it."""
+    ready = threading.Barrier(4)
+
     def start(_):
         with connect(url) as connection:
+            assert version(connection) == 0
+            ready.wait(30)
             migrate(connection, Place.of(url), known_migrations())
             return version(connection)
 
