@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from crush_trio.store.errors import StoreUnreachable, StoreUnsuitable
 from crush_trio.store.postgres.faults import translated
-from crush_trio.store.postgres.place import Place
+from crush_trio.store.postgres.place import MALFORMED, Place
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
@@ -98,8 +98,7 @@ def connect(place: Place) -> Connection:
         given = conninfo_to_dict(place.url)
         parameters = make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "UTF8"})
     except psycopg.Error:
-        text = "its URL is malformed; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-        raise StoreUnsuitable(text) from None
+        raise StoreUnsuitable(MALFORMED) from None
     with translated(place):
         connection: Connection = psycopg.connect(
             parameters, autocommit=True, prepare_threshold=None

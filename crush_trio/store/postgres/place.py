@@ -6,7 +6,7 @@ This module needs no driver. psycopg is imported by the others, once `need_drive
 import importlib.util
 import socket
 from typing import Final, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from attrs import field, frozen
 
@@ -15,6 +15,11 @@ from crush_trio.store.errors import StoreUnsuitable
 INSTALL: Final = (
     "the store on PostgreSQL needs the package psycopg, which is not installed: pip install"
     " 'crush-trio[postgres]'"
+)
+
+MALFORMED: Final = (
+    "its URL is malformed; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and special characters of"
+    " the password as %2F and the like"
 )
 
 HIDDEN: Final = "[redacted]"
@@ -41,11 +46,17 @@ class Place:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Read *url*, as far as it is shown; the driver reads all of it."""
-        _, _, rest = url.partition("://")
-        authority, _, path = rest.partition("?")[0].partition("/")
+        """Read *url*, as far as it is shown; the driver reads all of it.
+
+        Raises `StoreUnsuitable` if a character of the password seems to end the part before it: then
+        the driver would take pieces of the password for other things, and show them in its errors.
+        """
+        before, _, parameters = url.partition("://")[2].partition("?")
+        authority, _, path = before.partition("/")
         credentials, _, hosts = authority.rpartition("@")
-        query = dict(parse_qsl(urlsplit(f"//?{rest.partition('?')[2]}").query))
+        query = dict(parse_qsl(parameters, keep_blank_values=True))
+        if "@" in path or any("@" in key for key in query):
+            raise StoreUnsuitable(MALFORMED)
         name = query.get("dbname") or unquote(path)
         secrets = [unquote(credentials.partition(":")[2]), credentials.partition(":")[2]]
         secrets += [value for key, value in query.items() if key in _SECRETS]

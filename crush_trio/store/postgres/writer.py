@@ -235,12 +235,16 @@ class PostgresWriter(GroupWriter):
 
     def _commit(self, connection: Connection, results: list[Result[Any]]) -> list[Result[Any]]:
         try:
-            connection.execute(b"COMMIT")
+            status = connection.execute(b"COMMIT").statusmessage
         except psycopg.Error as exc:
             if connection.closed or ends_connection(exc):
                 raise _BrokenInCommitError(results) from exc
             # A deferred constraint, or no room for the commit: the server has rolled back.
             return [Error(translate(exc, self._place)) for _ in results]
+        if (
+            status != "COMMIT"
+        ):  # the server answers ROLLBACK, and no error, if it had given up before
+            return [Error(StoreFailed(f"{self._name}: rolled back")) for _ in results]
         return results
 
     def _closed(self, group: Sequence[WriteRequest[Any]]) -> list[Result[Any]]:
