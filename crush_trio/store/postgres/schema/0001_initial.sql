@@ -70,6 +70,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_update ON sessions (workspace, updated_at, n)
     WHERE parent_session_id IS NULL;
+CREATE INDEX sessions_by_parent ON sessions (workspace, parent_session_id)
+    WHERE parent_session_id IS NOT NULL;
 
 -- run_id is the run whose turn a message belongs to; NULL for what was written outside of runs.
 -- withdrawn marks the turn of a run that was cancelled before a model was asked.

@@ -29,6 +29,7 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     TailKept,
     TextAppended,
     UsageAdded,
@@ -58,7 +59,7 @@ def _events_to_keep(change: Change) -> int | None:
 
 def _apply(transaction: Transaction, change: Change) -> None:
     match change:
-        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
+        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted() | SessionPruned():
             sessions.apply(transaction, change)
         case MessageCreated() | PartPut() | TextAppended() | PartsCut():
             messages.apply(transaction, change)

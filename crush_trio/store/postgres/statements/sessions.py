@@ -14,6 +14,7 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionDeleted,
     SessionEdited,
+    SessionPruned,
     UsageAdded,
 )
 from crush_trio.store.columns import Row, json_column, read_json
@@ -21,7 +22,9 @@ from crush_trio.store.postgres.transaction import Finish, Transaction
 from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, SessionId
 from crush_trio.wire.views import DAY, File, Session, Todo, UsageDay, day_of
 
-SessionChange: TypeAlias = SessionCreated | SessionEdited | UsageAdded | SessionDeleted
+SessionChange: TypeAlias = (
+    SessionCreated | SessionEdited | UsageAdded | SessionDeleted | SessionPruned
+)
 """The changes that `apply` takes."""
 
 COLUMNS: Final = (
@@ -87,6 +90,27 @@ _USAGE: Final = """
     WHERE day >= %(since)s / 86400 GROUP BY day ORDER BY day
 """
 
+_FAMILY: Final = """
+    WITH RECURSIVE family (id, updated_at) AS (
+        SELECT id, updated_at FROM sessions WHERE workspace = %(w)s AND id = %(id)s
+        UNION
+        SELECT child.id, child.updated_at
+        FROM sessions AS child JOIN family ON child.parent_session_id = family.id
+        WHERE child.workspace = %(w)s
+    )
+    SELECT family.id, family.updated_at, EXISTS (
+        SELECT 1 FROM runs
+        WHERE workspace = %(w)s AND runs.session_id = family.id AND runs.ended_at IS NULL
+    ) FROM family
+"""
+
+_FORGET_TEXT: Final = (
+    "UPDATE runs SET prompt = '', attachments = NULL, text = '', error = '', notices = NULL"
+    " WHERE workspace = %(w)s AND session_id = ANY(%(ids)s)",
+    "UPDATE asks SET payload = '' WHERE workspace = %(w)s AND session_id = ANY(%(ids)s)",
+    "DELETE FROM sessions WHERE workspace = %(w)s AND id = ANY(%(ids)s)",
+)
+
 FILE_COLUMNS: Final = "id, session_id, path, content, version, created_at, updated_at"
 
 # Versions of a path are counted over all sessions (J5). Reading the highest number and writing the next
@@ -139,8 +163,19 @@ def apply(transaction: Transaction, change: SessionChange) -> None:
                 "DELETE FROM sessions WHERE workspace = %(w)s AND id = %(id)s",
                 id=change.id,
             )
+        case SessionPruned():
+            _prune(transaction, change)
         case _:
             assert_never(change)
+
+
+def _prune(transaction: Transaction, change: SessionPruned) -> None:
+    """Remove a session that was not used for long, with the sessions of its tasks and the text of its runs."""
+    family = transaction.run(_FAMILY, id=change.id).fetchall()
+    if any(updated_at >= change.before or live for _, updated_at, live in family):
+        return
+    for statement in _FORGET_TEXT:
+        transaction.run(statement, ids=[session_id for session_id, _, _ in family])
 
 
 def _missing(session_id: SessionId) -> Callable[[], None]:
