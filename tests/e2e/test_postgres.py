@@ -39,6 +39,16 @@ def test_the_state_of_the_store_is_part_of_the_report(home):
     assert "hidden-word" not in report
 
 
+def test_old_sessions_are_pruned_in_the_database(home):
+    home.call("run", "hello")
+    assert home.call("prune", "--unused-for", "1d")[0] == 0
+    with connect(home.extra["CRUSH_TRIO_STORE"]) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
+        connection.execute("UPDATE sessions SET updated_at = 100")
+        assert home.call("prune", "--unused-for", "1d")[0] == 0
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
+
+
 def test_a_database_that_is_away_is_said_to_be(home):
     home.extra["CRUSH_TRIO_STORE"] = "postgresql://someone:hidden-word@127.0.0.1:1/none"
     code, said, error = home.call("run", "hello")
