@@ -120,6 +120,7 @@ class PostgresServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                start_new_session=True,  # it outlives a signal to all processes of the tests
                 env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
             )
         self.pid = int(self._guard.stdout.readline())
