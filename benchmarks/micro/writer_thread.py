@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from crush_trio.store.sqlite.faults import Health
+from crush_trio.store.health import Health
 from crush_trio.store.sqlite.writer import open_writer
 
 TASKS: Final = 10

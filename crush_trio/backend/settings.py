@@ -31,7 +31,7 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import PathInvalid
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.runtime.lane import Capacity
-from crush_trio.store.open import StoreSettings
+from crush_trio.store.open import STORE_VARIABLE, StoreSettings
 from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import WorkspaceRequest
@@ -247,8 +247,8 @@ class WorkspaceSettings:
         return Capacity(self.sizes.active_runs)
 
 
-_OF_CLIENTS: Final = ("CRUSH_TRIO_TOKEN", "CRUSH_TRIO_HOST")
-"""The beginnings of the names of variables that a client needs to reach a server."""
+_OF_CLIENTS: Final = ("CRUSH_TRIO_TOKEN", "CRUSH_TRIO_HOST", STORE_VARIABLE)
+"""The beginnings of the names of variables that a client needs to reach a server, or a server its store."""
 
 DETACH_VARIABLE: Final = "CRUSH_SERVER_DETACH_GRACE"
 IDLE_VARIABLE: Final = "CRUSH_SERVER_IDLE_TIMEOUT"

@@ -386,6 +386,6 @@ async def configuration_of(directory: Path, environ: Mapping[str, str]) -> Loade
 
 
 async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
-    """Whether a directory has the database of a workspace."""
+    """Whether the store has data of the workspace of a directory."""
     config = await configuration_of(directory, environ)
-    return await store_has_data(StoreSettings(), config.data_dir)
+    return await store_has_data(StoreSettings.from_environment(environ), config.data_dir)

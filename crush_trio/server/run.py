@@ -201,11 +201,12 @@ async def run_server(
 
 def secrets_of(settings: ServerSettings) -> tuple[str, ...]:
     """Return the server's own secrets, which no log and no workspace may show."""
-    return (settings.guard.token,) if settings.guard.token else ()
+    token = (settings.guard.token,) if settings.guard.token else ()
+    return token + settings.store.secrets
 
 
 def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceSettings:
-    """Return the default settings of workspaces: data in SQLite, the agent as configured."""
+    """Return the default settings of workspaces: the store of the server, the agent as configured."""
     return WorkspaceSettings(
         # Prompts that arrive together are all answered before the first of their runs begins.
         limits=Limits(courtesy=2),
@@ -216,6 +217,7 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
         patience=settings.patience,
         sizes=settings.sizes,
         page=settings.guard.public_url or "",
+        store=settings.store,
     )
 
 

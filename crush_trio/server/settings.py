@@ -26,6 +26,7 @@ from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
 from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
+from crush_trio.store.open import STORE_VARIABLE, StoreSettings
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,12 @@ TOKEN_LENGTH: Final = 16
 
 _TOKEN_FILE_LIMIT: Final = 4096
 
-_NOT_FOR_COMMANDS: Final = MANAGER_VARIABLES | {TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, HOST_VARIABLE}
+_NOT_FOR_COMMANDS: Final = MANAGER_VARIABLES | {
+    TOKEN_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    HOST_VARIABLE,
+    STORE_VARIABLE,
+}
 """Variables that commands of a workspace must not see."""
 
 
@@ -145,6 +151,8 @@ class ServerSettings:
     """The file of the audit; None records nothing."""
     recent: Path | None = None
     """The file with the directories that were used lately; None keeps none."""
+    store: StoreSettings = field(factory=StoreSettings)
+    """Which store keeps the data of workspaces."""
     restore_sockets: float = inf
     """Seconds within which a socket file that was deleted is made again; by default never."""
     socket_access: SocketAccess = OWNER_ONLY
@@ -161,7 +169,7 @@ class ServerSettings:
 
         Workspaces get all of *environ* except the server's token. A server stays until it is stopped,
         unless the variable for the idle time is set, as it is for a server that a client starts for
-        itself. Raises `TokenUnusable`, `PublicUrlInvalid`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
+        itself. Raises `TokenUnusable`, `PublicUrlInvalid`, `LimitInvalid`, `StoreUnknown`, and `ConfigInvalid` for limits in the user's
         files.
         """
         backend = BackendSettings.from_environment(environ)
@@ -178,6 +186,7 @@ class ServerSettings:
             sizes=chosen_limits(environ),
             audit=audit_path(environ),
             recent=recent_path(environ),
+            store=StoreSettings.from_environment(environ),
         )
 
 

@@ -88,6 +88,33 @@ class StoreLocked(StoreUnavailable):
     message = "the data directory is in use; stop its owner or choose another directory"
 
 
+class StoreUnreachable(StoreUnavailable):
+    """The database server does not answer, or refuses the connection; the detail says what it says."""
+
+    code = "store_unreachable"
+    message = "the database cannot be reached; check its server and the address in the store URL"
+
+
+class StoreUnsuitable(StoreUnavailable):
+    """The database cannot be used as it is; the detail says what is missing and what to do."""
+
+    code = "store_unsuitable"
+    message = "the database of the store URL cannot be used"
+
+
+class LeaseLost(StoreUnavailable):
+    """This process may not write a workspace any more; the detail says why.
+
+    Either another server has taken the workspace over, or the lease could not be renewed in time.
+    """
+
+    code = "lease_lost"
+    message = (
+        "this server does not hold the lease of the workspace, and nothing more is stored; connect"
+        " again to the server that holds it"
+    )
+
+
 class StoreTooNew(StoreUnavailable):
     """A newer version of this program wrote the file; reading it with this one could harm it."""
 

@@ -7,8 +7,9 @@ load the libraries of another. A further kind is one more entry in `_KINDS`.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import trio
 from attrs import field, frozen
@@ -18,12 +19,18 @@ from crush_trio.errors import CrushError
 from crush_trio.store.base import Store
 from crush_trio.store.memory.store import MemoryStore
 
+STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
+"""The environment variable with the URL of the store."""
+
 
 class StoreUnknown(CrushError):
     """The URL of the store settings names no kind of store; the detail says what it named."""
 
     code = "store_unknown"
-    message = "the store settings name no store that there is; use `sqlite:` or `memory:`"
+    message = (
+        "the store settings name no store that there is; use `sqlite:`, `memory:` or"
+        " `postgresql://HOST/DATABASE`"
+    )
 
 
 def _scheme_only(url: str) -> str:
@@ -36,11 +43,32 @@ class StoreSettings:
 
     * `sqlite:` is a file in the data directory of each workspace.
     * `memory:` is lost when its workspace closes.
+    * `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database that many servers share; it may
+      name several hosts and has the parameters of libpq. A workspace is known by its *site* and its
+      data directory; the site is by default the name of this host.
 
     What follows the scheme may hold a password, so it is not part of the `repr`.
     """
 
     url: str = field(default="sqlite:", repr=_scheme_only)
+    site: str = ""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Return the settings that `CRUSH_TRIO_STORE` has, else the default; raises `StoreUnknown`."""
+        url = environ.get(STORE_VARIABLE)
+        settings = cls() if url is None else cls(url)
+        check_url(settings)
+        return settings
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The passwords in the URL."""
+        if self.scheme not in _REMOTE:
+            return ()
+        from crush_trio.store.postgres.place import Place
+
+        return Place.of(self.url).secrets
 
     @property
     def scheme(self) -> str:
@@ -76,20 +104,28 @@ class _Kind:
 # ── The kinds ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _sqlite(settings: StoreSettings) -> _Kind:
+def _sqlite(_settings: StoreSettings) -> _Kind:
     from crush_trio.store.sqlite.database import DATABASE_NAME
     from crush_trio.store.sqlite.store import open_sqlite_store
 
     async def has_file(data_dir: Path) -> bool:
         return await trio.Path(data_dir / DATABASE_NAME).exists()
 
-    _refuse_place(settings)
     return _Kind(open=open_sqlite_store, has_data=has_file)
 
 
-def _memory(settings: StoreSettings) -> _Kind:
-    _refuse_place(settings)
+def _memory(_settings: StoreSettings) -> _Kind:
     return _Kind(open=_open_memory, has_data=_never)
+
+
+def _postgres(settings: StoreSettings) -> _Kind:
+    check_driver(settings)
+    from crush_trio.store.postgres.opening import has_workspace, open_postgres_store
+
+    return _Kind(
+        open=partial(open_postgres_store, settings.url, site=settings.site),
+        has_data=partial(has_workspace, settings.url, site=settings.site),
+    )
 
 
 @asynccontextmanager
@@ -111,20 +147,35 @@ def _refuse_place(settings: StoreSettings) -> None:
 _KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {
     "sqlite": _sqlite,
     "memory": _memory,
+    "postgresql": _postgres,
+    "postgres": _postgres,
 }
 
+_REMOTE: Final = frozenset({"postgresql", "postgres"})
+"""The kinds whose URL says where the database is."""
 
-_PLANNED: Final = {"postgres": "PostgreSQL", "postgresql": "PostgreSQL"}
-"""Schemes that people try although there is no such store yet."""
+
+def check_url(settings: StoreSettings) -> None:
+    """Raise `StoreUnknown` unless there is such a kind of store; imports and opens nothing."""
+    if settings.scheme not in _KINDS or ":" not in settings.url:
+        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+    if settings.scheme not in _REMOTE:
+        _refuse_place(settings)
+    elif not settings.place.startswith("//"):
+        raise StoreUnknown(f"// and the address follow {settings.scheme}: in its URL")
+
+
+def check_driver(settings: StoreSettings) -> None:
+    """Raise `StoreUnsuitable`, with the command that installs it, if a package is missing."""
+    if settings.scheme in _REMOTE:
+        from crush_trio.store.postgres.place import need_driver
+
+        need_driver()
 
 
 def _kind_of(settings: StoreSettings) -> _Kind:
-    make = _KINDS.get(settings.scheme) if ":" in settings.url else None
-    if make is None:
-        if name := _PLANNED.get(settings.scheme):
-            raise StoreUnknown(f"this version has no store for {name}")
-        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
-    return make(settings)
+    check_url(settings)
+    return _KINDS[settings.scheme](settings)
 
 
 # ── What can be done with any of them ───────────────────────────────────────────────────────────

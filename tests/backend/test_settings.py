@@ -38,7 +38,7 @@ def test_without_overrides_the_defaults_hold():
 
 def test_what_is_no_variable_is_no_part_of_the_environment():
     env = ("A=1", "B=", "C==", "none", "", "=name", "N=a\0b", "N\0=a", "CRUSH_TRIO_TOKEN=t")
-    env += ("CRUSH_TRIO_HOST=tcp://h:1",)
+    env += ("CRUSH_TRIO_HOST=tcp://h:1", "CRUSH_TRIO_STORE=postgresql://u:p@h/d")
     assert Terms(env=env).environment == {"A": "1", "B": "", "C": "="}
 
 

@@ -2,8 +2,12 @@ import pytest
 
 from tests.store.stores import OPENINGS
 
+KINDS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "postgres" else []) for name in OPENINGS
+]
 
-@pytest.fixture(params=OPENINGS)
+
+@pytest.fixture(params=KINDS)
 def openings(request, tmp_path):
     """The implementations of the store, one after the other."""
     return OPENINGS[request.param](tmp_path)

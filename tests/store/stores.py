@@ -1,4 +1,4 @@
-"""Both stores behind one door, and short names for what tests put into them.
+"""All stores behind one door, and short names for what tests put into them.
 
 `openings.open()` opens a store; doing it again is the next start of the program on the same data.
 """
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from crush_trio.clock import CountingIds
 from crush_trio.store.changes import MessageCreated, RunAccepted, SessionCreated
 from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -21,6 +22,7 @@ from crush_trio.wire.messages import (
 )
 from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
+from tests.store.postgres.server import shared_database_url
 
 S = SessionId("s")
 M = MessageId("m")
@@ -53,7 +55,20 @@ class SqliteOpenings:
         return open_sqlite_store(self._directory, ids=self._ids)
 
 
-OPENINGS = {"memory": MemoryOpenings, "sqlite": SqliteOpenings}
+class PostgresOpenings:
+    """Starts on the same workspace of a database that all tests share."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self._ids = CountingIds("boot")
+
+    def open(self):
+        return open_postgres_store(
+            shared_database_url(), self._directory, site="test", ids=self._ids
+        )
+
+
+OPENINGS = {"memory": MemoryOpenings, "sqlite": SqliteOpenings, "postgres": PostgresOpenings}
 
 
 def session(identity="s", *, parent="", title="", at=100):

@@ -42,6 +42,7 @@ from crush_trio.wire.views import Todo
 from tests.store.stores import (
     END,
     MemoryOpenings,
+    PostgresOpenings,
     SqliteOpenings,
     call,
     message,
@@ -265,16 +266,29 @@ async def everything(store):
 @same_every_time
 @given(st.lists(starts, min_size=1, max_size=3))
 async def test_the_stores_agree_about_everything(starts):
+    await agree_about(starts, SqliteOpenings)
+
+
+@pytest.mark.slow
+@pytest.mark.explored
+@same_every_time
+@given(st.lists(starts, min_size=1, max_size=3))
+async def test_the_store_on_postgres_agrees_as_well(starts):
+    await agree_about(starts, PostgresOpenings)
+
+
+async def agree_about(starts, other_openings):
+    """Do the same to the store in memory and to another one, and compare all answers."""
     with tempfile.TemporaryDirectory() as directory:
-        openings = MemoryOpenings(None), SqliteOpenings(Path(directory))
+        openings = MemoryOpenings(None), other_openings(Path(directory))
         for place, (steps, closes) in enumerate(starts):
             async with AsyncExitStack() as stack:
-                memory, sqlite = [await stack.enter_async_context(o.open()) for o in openings]
+                memory, other = [await stack.enter_async_context(o.open()) for o in openings]
                 for step in [founding, *steps] if place == 0 else steps:
                     answer = await step.do(memory)
-                    assert answer == await step.do(sqlite), step
+                    assert answer == await step.do(other), step
                     event("refused" if answer is not None else "done")
                 if closes:
-                    for store in (memory, sqlite):
+                    for store in (memory, other):
                         await store.commit(BootClosed(at=120))
-                assert await everything(memory) == await everything(sqlite)
+                assert await everything(memory) == await everything(other)

@@ -10,6 +10,8 @@ from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunState
 from tests.store.stores import S, ids, message, run, session, text
 
+pytestmark = pytest.mark.real_clock
+
 SECRET = "what the user wrote"
 
 

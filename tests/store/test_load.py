@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from crush_trio.store.base import COMMIT_BOUNDS, StoreLoad, Timings
 from crush_trio.store.changes import SessionCreated
+from crush_trio.store.health import Health
 from crush_trio.store.memory.store import MemoryStore
-from crush_trio.store.sqlite.faults import Health
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.store.sqlite.writer import open_writer
 from crush_trio.wire.ids import SessionId

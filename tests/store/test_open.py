@@ -9,6 +9,7 @@ from crush_trio.server.status import status_of
 from crush_trio.store.errors import StoreCorrupt, StoreLocked
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.open import (
+    STORE_VARIABLE,
     StoreReport,
     StoreSettings,
     StoreUnknown,
@@ -23,7 +24,10 @@ from tests.store.stores import run, session
 pytestmark = pytest.mark.real_clock
 
 SQLITE, MEMORY = StoreSettings(), StoreSettings("memory:")
-WRONG = ["", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "memory:x", "/a/file.db"]
+WRONG = [
+    "", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "memory:x", "/a/file.db",
+    "postgresql", "postgresql:", "postgres:name", "postgresql:/run/socket",
+]  # fmt: skip
 
 
 # ── Which one ───────────────────────────────────────────────────────────────────────────────────
@@ -50,7 +54,7 @@ async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize("url", WRONG)
 async def test_a_url_that_names_no_store_is_refused_before_anything_is_opened(tmp_path, url):
     settings = StoreSettings(url)
-    with pytest.raises(StoreUnknown, match="use `sqlite:` or `memory:`") as caught:
+    with pytest.raises(StoreUnknown, match="use `sqlite:`, `memory:` or `postgresql:") as caught:
         open_store(settings, tmp_path)
     assert (caught.value.code, status_of(caught.value)) == ("store_unknown", 500)
     for ask in (has_data, inspect_store):
@@ -78,7 +82,7 @@ def test_sqlite_is_imported_only_for_a_store_of_that_kind():
         "from crush_trio.store.open import StoreSettings, import_store\n"
         "WorkspaceSettings()\n"
         "import_store(StoreSettings('memory:'))\n"
-        "heavy = {'sqlite3', 'quart', 'hypercorn', 'httpx', 'crush_trio.agent.coordinator',\n"
+        "heavy = {'sqlite3', 'psycopg', 'quart', 'hypercorn', 'httpx', 'crush_trio.agent.coordinator',\n"
         "         'crush_trio.config', 'crush_trio.tools.shell', 'crush_trio.testing'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
         "import_store(StoreSettings())\n"
@@ -87,6 +91,59 @@ def test_sqlite_is_imported_only_for_a_store_of_that_kind():
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.splitlines() == ["[]", "True"]
+
+
+@pytest.mark.heavy
+def test_nothing_of_postgres_is_imported_for_another_store_or_for_its_url_alone():
+    program = (
+        "import sys\n"
+        "from crush_trio.server.settings import ServerSettings\n"
+        "from crush_trio.store.open import StoreSettings, check_driver, import_store\n"
+        "def loaded():\n"
+        "    return sorted(n for n in sys.modules if n.startswith(('psycopg', 'crush_trio.store.post')))\n"
+        "ServerSettings.from_environment({})\n"
+        "import_store(StoreSettings())\n"
+        "print(loaded())\n"
+        "settings = ServerSettings.from_environment({'CRUSH_TRIO_STORE': 'postgresql://u:p@h/d'})\n"
+        "check_driver(settings.store)\n"
+        "print(settings.store.secrets, 'psycopg' in sys.modules)\n"
+        "import_store(settings.store)\n"
+        "print('psycopg' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.splitlines() == ["[]", "('p',) False", "True"]
+
+
+@pytest.mark.heavy
+def test_without_the_package_an_error_has_the_command_that_installs_it():
+    program = (
+        "import sys\n"
+        "sys.modules['psycopg'] = None\n"
+        "from crush_trio.errors import CrushError\n"
+        "from crush_trio.store.open import StoreSettings, import_store\n"
+        "try:\n"
+        "    import_store(StoreSettings('postgresql://u:secret@h/d'))\n"
+        "except CrushError as error:\n"
+        "    print(error.code, error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.startswith("store_unsuitable ")
+    assert "pip install 'crush-trio[postgres]'" in ran.stdout
+    assert "secret" not in ran.stdout
+
+
+def test_the_environment_may_name_the_store():
+    assert StoreSettings.from_environment({}) == StoreSettings()
+    url = "postgresql://u:secret@h/d"
+    settings = StoreSettings.from_environment({STORE_VARIABLE: url})
+    assert (settings.url, settings.secrets) == (url, ("secret",))
+    assert "secret" not in repr(settings)
+    for wrong in ("", "oracle://u:secret@h/d"):
+        with pytest.raises(StoreUnknown) as caught:
+            StoreSettings.from_environment({STORE_VARIABLE: wrong})
+        assert "secret" not in str(caught.value)
 
 
 # ── Looking at one ──────────────────────────────────────────────────────────────────────────────

@@ -69,6 +69,8 @@ PROGRAMS: Final = {
     "rg": "without ripgrep a slower search is used",
 }
 
+_DEFAULT_STORE: Final = StoreSettings()
+
 
 @click.command()
 @host_option
@@ -96,14 +98,15 @@ async def check_all(environ: Mapping[str, str], host: str | None, directory: str
         return _print([*findings, *await remote_workspace(environ, host, directory)])
     try:
         config = await configuration_of(Path(directory), environ)
+        store = StoreSettings.from_environment(environ)
     except CrushError as error:
         findings.append(failed("configuration", error))
     else:
         findings += configuration(config)
         findings += describe_sandbox(config, await probe_sandbox())
         findings += await providers(config)
-        findings += await data_directory(config)
-        findings += await crush_sessions(config)
+        findings += await data_directory(config, store)
+        findings += await crush_sessions(config, store)
     return _print(findings)
 
 
@@ -311,18 +314,20 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
     return Finding(Level.OK, subject, f"{keyed}, {count(len(entry.models), 'model')}")
 
 
-async def data_directory(config: LoadedConfig) -> list[Finding]:
+async def data_directory(
+    config: LoadedConfig, settings: StoreSettings = _DEFAULT_STORE
+) -> list[Finding]:
     """Return the state of the data directory: its owner, and runs that were left unfinished."""
-    subject, place, settings = "data", config.data_dir, StoreSettings()
-    if not await has_data(settings, place):
-        return [Finding(Level.OK, subject, f"{place} has no sessions yet")]
+    subject, place = "data", config.data_dir
     try:
+        if not await has_data(settings, place):
+            return [Finding(Level.OK, subject, f"{place} has no sessions yet")]
         found = await inspect_store(settings, place)
     except StoreLocked as error:
         owner = error.detail or str(error)
-        return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]
+        return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]  # noqa: ASYNC910  # the store was asked
     except CrushError as error:
-        return [failed(subject, error)]
+        return [failed(subject, error)]  # noqa: ASYNC910  # likewise
     sessions = count(found.sessions, "session")
     findings = [Finding(Level.OK, subject, f"{place} is intact and has {sessions}")]
     if found.orphans:
@@ -336,9 +341,11 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
     return findings
 
 
-async def crush_sessions(config: LoadedConfig) -> list[Finding]:
+async def crush_sessions(
+    config: LoadedConfig, settings: StoreSettings = _DEFAULT_STORE
+) -> list[Finding]:
     """Return whether the Go program has sessions beside ours that were not imported."""
-    place, settings, known = config.data_dir, StoreSettings(), frozenset[str]()
+    place, known = config.data_dir, frozenset[str]()
     number = await missing_sessions(place)
     if not number:
         return []

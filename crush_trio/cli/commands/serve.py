@@ -39,9 +39,10 @@ from crush_trio.server.http.serve import GRACE
 from crush_trio.server.http.sockets import SocketAccess
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.page.login import CODE_LIFE, new_code
-from crush_trio.server.run import Orders, run_server
+from crush_trio.server.run import Orders, run_server, secrets_of
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings, ServerSettings, warn_without_audit
+from crush_trio.store.open import StoreSettings, check_driver, check_url
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
 _NOT_NAMED: Final = (
@@ -76,6 +77,7 @@ Environment:
   CRUSH_TRIO_TOKEN           a token with all rights; CRUSH_TRIO_TOKEN_FILE names a file with it. With it, or
                              with tokens of `crush-trio token`, every request must have one
   CRUSH_TRIO_PATIENCE        seconds that a permission or question waits while no client can answer it
+  CRUSH_TRIO_STORE           the URL of the store; --store overrides it
   CRUSH_TRIO_LIMITS          limits, as NAME=VALUE,NAME=VALUE; --limit overrides them
   CRUSH_SERVER_DETACH_GRACE  seconds after which the claim of a disconnected client is dropped
   CRUSH_SERVER_IDLE_TIMEOUT  seconds without workspaces after which the server shuts down
@@ -164,6 +166,13 @@ Environment:
     help="The address of the page behind a proxy, such as https://agents.example.com; by default what "
     "CRUSH_TRIO_PUBLIC_URL says.",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where the data is kept: sqlite: (a file in the data directory of each workspace, the default) or "
+    "postgresql://HOST/DATABASE. A URL with a password belongs into CRUSH_TRIO_STORE instead: other users "
+    "see the arguments of commands.",
+)
 @debug_option
 @pass_invocation
 def serve(
@@ -179,6 +188,7 @@ def serve(
     log_level: str,
     open_to_owner: bool,
     public_url: str | None,
+    store: str | None,
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
@@ -197,8 +207,11 @@ def serve(
     access = SocketAccess(socket_mode, socket_group)
     settings = evolve(settings, guard=guard, socket_access=access)
     manager = ServiceManager.from_environment(environ)
-    token = settings.guard.token
-    secrets = () if token is None else (token,)
+    if store is not None:
+        check_url(chosen := StoreSettings(store))
+        settings = evolve(settings, store=chosen)
+    check_driver(settings.store)
+    secrets = secrets_of(settings)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
     with open_log(LogFormat(log_format), level, secrets=secrets):
         serving = partial(serve_until_signal, drain=drain, manager=manager)

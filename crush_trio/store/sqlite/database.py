@@ -33,6 +33,8 @@ from crush_trio.store.errors import (
     StoreLost,
     StoreTooNew,
 )
+from crush_trio.store.group_commit import CLOSE_LIMIT, WriteRequest
+from crush_trio.store.health import Health
 from crush_trio.store.sqlite.directory import (
     LOCK_NAME,
     FilesInPlace,
@@ -42,9 +44,9 @@ from crush_trio.store.sqlite.directory import (
     must_be_own,
     take_lock,
 )
-from crush_trio.store.sqlite.faults import Health, translated
+from crush_trio.store.sqlite.faults import translated
 from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
-from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work, Writer, WriteRequest, open_writer
+from crush_trio.store.sqlite.writer import Work, Writer, open_writer
 
 T = TypeVar("T")
 

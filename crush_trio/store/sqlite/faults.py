@@ -1,4 +1,4 @@
-"""Translation of SQLite's and the operating system's errors to store errors; the store's health.
+"""Translation of SQLite's and the operating system's errors to store errors.
 
 This is the only module that reads SQLite's result codes. A fault of the disk, the file or another
 program becomes a `StoreUnavailable`. An error of the statement itself (a constraint, a misspelt
@@ -6,28 +6,20 @@ column) is a bug and is not translated.
 """
 
 import errno
-import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
-
-from attrs import define, field
+from typing import Final
 
 from crush_trio.store.errors import (
     DiskFailed,
     DiskFull,
     StoreBusy,
     StoreCorrupt,
-    StoreLost,
     StoreReadOnly,
     StoreUnavailable,
 )
-
-log = logging.getLogger(__name__)
-
-WorkKind = Literal["write", "post", "read"]
 
 _PRIMARY: Final = 0xFF  # an extended result code carries its primary code in the low byte
 
@@ -81,34 +73,3 @@ def translated(path: Path) -> Iterator[None]:
         if (fault := translate(exc, path)) is exc:
             raise
         raise fault from exc
-
-
-@define(eq=False)
-class Health:
-    """The failures that a store has now. Used by Trio's thread only, so it has no lock.
-
-    A failure is kept per kind of work and ends with the next success of that kind: a read that
-    works says nothing about a full disk. A damaged or lost file is kept until the store is
-    reopened: it does not repair itself, and most statements would still succeed. A change is logged
-    once, however many writes a full disk refuses.
-    """
-
-    _failures: dict[str, str] = field(factory=dict, init=False)
-
-    @property
-    def degraded(self) -> str | None:
-        """One sentence about the oldest failure, or None if there is none."""
-        return next(iter(self._failures.values()), None)
-
-    def failed(self, kind: WorkKind, exc: BaseException) -> None:
-        """Note that work of this *kind* has failed."""
-        key = "file" if isinstance(exc, StoreCorrupt | StoreLost) else kind
-        reason = str(exc) or type(exc).__name__
-        if self._failures.get(key) != reason:
-            log.error("store.degraded", extra={"kind": key, "reason": reason})
-        self._failures[key] = reason
-
-    def succeeded(self, kind: WorkKind) -> None:
-        """Note that work of this *kind* has succeeded."""
-        if self._failures.pop(kind, None) is not None:
-            log.info("store.recovered", extra={"kind": kind})

@@ -20,8 +20,10 @@ from attrs import define, field
 
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
-from crush_trio.store.sqlite.faults import Health, translated
-from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work
+from crush_trio.store.group_commit import CLOSE_LIMIT
+from crush_trio.store.health import Health
+from crush_trio.store.sqlite.faults import translated
+from crush_trio.store.sqlite.writer import Work
 
 log = logging.getLogger(__name__)
 

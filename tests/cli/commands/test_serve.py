@@ -25,7 +25,9 @@ from crush_trio.cli.options import choose_address
 from crush_trio.limits import SizeLimits
 from crush_trio.net.address import parse_address
 from crush_trio.server import ServerSettings, TcpAddress, UnixAddress
+from crush_trio.server.run import secrets_of
 from crush_trio.server.settings import GuardSettings
+from crush_trio.store.open import StoreSettings
 
 TOKEN = "a-token-of-enough-characters"
 
@@ -183,6 +185,25 @@ def test_an_unusable_token_is_refused_and_not_shown(capsys, monkeypatch):
     monkeypatch.setenv("CRUSH_TRIO_TOKEN", "short")
     assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == ExitCode.MISUSED
     assert "short" not in sentence(capsys)
+
+
+def test_the_store_is_the_one_of_the_option_or_of_the_environment():
+    url = "postgresql://u:secret-of-the-url@h/d"
+    environ = {"CRUSH_TRIO_STORE": url, "A": "1"}
+    settings = choose_settings(None, environ)
+    assert settings.store == StoreSettings(url)
+    assert settings.environment == {"A": "1"}  # commands of agents do not see it
+    assert "secret-of-the-url" not in repr(settings)
+    assert secrets_of(settings) == ("secret-of-the-url",)
+    assert choose_settings(None, {}).store == StoreSettings("sqlite:")
+
+
+@pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "postgresql:name", ""])
+def test_a_store_that_there_is_not_is_refused_before_anything_is_served(capsys, url):
+    assert main(["serve", "--store", url]) == ExitCode.MISUSED
+    line = sentence(capsys)
+    assert "use `sqlite:`, `memory:` or `postgresql://HOST/DATABASE`" in line
+    assert "secret" not in line
 
 
 def test_a_port_that_is_taken_is_said_to_be(capsys):

@@ -17,8 +17,9 @@ from crush_trio.store.errors import (
     StoreFailed,
     StoreReadOnly,
 )
+from crush_trio.store.health import Health
 from crush_trio.store.sqlite.database import open_database
-from crush_trio.store.sqlite.faults import Health, translate
+from crush_trio.store.sqlite.faults import translate
 
 pytestmark = pytest.mark.real_clock
 

@@ -10,7 +10,7 @@ from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFailed, StoreFailed, StoreReadOnly
-from crush_trio.store.sqlite.faults import Health
+from crush_trio.store.health import Health
 from crush_trio.store.sqlite.reader import CACHE_KIB, SHORT_READ_TASKS, open_reader
 
 pytestmark = pytest.mark.real_clock

@@ -12,8 +12,9 @@ from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFull, StoreBusy, StoreFailed
-from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.writer import Writer, WriteRequest, open_writer
+from crush_trio.store.group_commit import WriteRequest
+from crush_trio.store.health import Health
+from crush_trio.store.sqlite.writer import Writer, open_writer
 
 pytestmark = pytest.mark.real_clock
 
@@ -174,7 +175,7 @@ async def test_the_thread_waits_for_company_only_until_somebody_waits_for_it(pat
     async with open_test_writer(path) as (idle, _):
         writer = Writer(idle._connection, path, Health(), idle._token, post_delay=PATIENCE)
         requests = [
-            WriteRequest(writer._lose, number, insert("x"), awaited=awaited)
+            WriteRequest(Health().lost, number, insert("x"), Health(), awaited=awaited)
             for number, awaited in enumerate([False, False, True])
         ]
         writer._queue = Arrivals(list(requests))

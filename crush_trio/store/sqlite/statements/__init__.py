@@ -1,7 +1,7 @@
 """The SQL statements, by table, and `apply`, which dispatches each change to its module.
 
 `sessions` (with files and read marks), `messages`, `runs` (with asks), `event_tail`; `pages` reads
-long lists and `columns` converts columns to values.
+long lists; `store.columns` converts columns to values.
 """
 
 import sqlite3

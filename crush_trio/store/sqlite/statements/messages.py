@@ -22,7 +22,7 @@ from crush_trio.store.changes import (
     grown,
     is_complete,
 )
-from crush_trio.store.sqlite.statements.columns import Row, part_columns, read_part, read_word
+from crush_trio.store.columns import Row, part_columns, read_part, read_word
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part, Role
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import orjson
 
+from crush_trio.store.columns import json_column, read_word
 from crush_trio.store.overview import FoundText, SessionOverview, newest, snippet_of, titled
-from crush_trio.store.sqlite.statements.columns import json_column, read_word
 from crush_trio.store.sqlite.statements.sessions import COLUMNS, read_sessions, session_of
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import Role

@@ -22,7 +22,7 @@ from crush_trio.store.changes import (
     RunRecorded,
     RunRetracted,
 )
-from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json, read_word
+from crush_trio.store.columns import Row, json_column, read_json, read_word
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.requests import Attachment

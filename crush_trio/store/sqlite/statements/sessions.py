@@ -17,7 +17,7 @@ from crush_trio.store.changes import (
     SessionPruned,
     UsageAdded,
 )
-from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json
+from crush_trio.store.columns import Row, json_column, read_json
 from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, SessionId
 from crush_trio.wire.views import DAY, File, Session, Todo, UsageDay, day_of
 

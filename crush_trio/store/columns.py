@@ -16,7 +16,7 @@ from crush_trio.wire.codec import decode, decode_part, encode, unstructure
 from crush_trio.wire.messages import PARTS, Part
 
 Row: TypeAlias = Sequence[Any]
-"""The columns of a row as SQLite returns them; STRICT tables guarantee their types."""
+"""The columns of a row; the tables of every store guarantee their types."""
 
 T = TypeVar("T")
 Word = TypeVar("Word", bound=StrEnum)
