@@ -132,7 +132,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
                 "token_unusable",
             ),
             *("token_exposed", "token_name_invalid", "prompt_missing", "public_url_invalid"),
-            "store_unknown",
+            *("site_invalid", "store_unknown"),
         ),
         ExitCode.MISUSED,
     ),

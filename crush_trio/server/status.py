@@ -137,6 +137,7 @@ STATUS: Final[Mapping[str, int]] = {
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "record_not_stored": HTTPStatus.INTERNAL_SERVER_ERROR,
     "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "site_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "store_unknown": HTTPStatus.INTERNAL_SERVER_ERROR,
     "token_unusable": HTTPStatus.INTERNAL_SERVER_ERROR,
 }

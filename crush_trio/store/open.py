@@ -22,6 +22,11 @@ from crush_trio.store.memory.store import MemoryStore
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
 """The environment variable with the URL of the store."""
 
+SITE_VARIABLE: Final = "CRUSH_TRIO_SITE"
+"""The environment variable with the site of the workspaces in a shared store."""
+
+SITE_LENGTH: Final = 255
+
 
 class StoreUnknown(CrushError):
     """The URL of the store settings names no kind of store; the detail says what it named."""
@@ -30,6 +35,15 @@ class StoreUnknown(CrushError):
     message = (
         "the store settings name no store that there is; use `sqlite:`, `memory:` or"
         " `postgresql://HOST/DATABASE`"
+    )
+
+
+class SiteInvalid(CrushError):
+    """The name of a site cannot be stored, or would not be recognised by a person."""
+
+    code = "site_invalid"
+    message = (
+        f"a site is a name of at most {SITE_LENGTH} visible characters, without blanks around it"
     )
 
 
@@ -52,13 +66,20 @@ class StoreSettings:
 
     url: str = field(default="sqlite:", repr=_scheme_only)
     site: str = ""
+    """The machines that see the same files; only for a store that many servers share."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Return the settings that `CRUSH_TRIO_STORE` has, else the default; raises `StoreUnknown`."""
-        url = environ.get(STORE_VARIABLE)
-        settings = cls() if url is None else cls(url)
+        """Return the settings of `CRUSH_TRIO_STORE` and `CRUSH_TRIO_SITE`, else the default.
+
+        Raises `StoreUnknown` or `SiteInvalid`.
+        """
+        default = cls()
+        settings = cls(
+            environ.get(STORE_VARIABLE, default.url), environ.get(SITE_VARIABLE, default.site)
+        )
         check_url(settings)
+        check_site(settings)
         return settings
 
     @property
@@ -163,6 +184,13 @@ def check_url(settings: StoreSettings) -> None:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):
         raise StoreUnknown(f"// and the address follow {settings.scheme}: in its URL")
+
+
+def check_site(settings: StoreSettings) -> None:
+    """Raise `SiteInvalid` for a name of a site that is hard to tell from another one."""
+    site = settings.site
+    if len(site) > SITE_LENGTH or not site.isprintable() or site != site.strip():
+        raise SiteInvalid(repr(site[:SITE_LENGTH]))
 
 
 def check_driver(settings: StoreSettings) -> None:

@@ -723,9 +723,9 @@ async def test_paths_of_trio_are_paths(tmp_path):
 @pytest.mark.parametrize(
     ("store", "error", "told"),
     [
-        ("nonsense:", StoreUnknown, "use `sqlite:` or `memory:`"),
+        ("nonsense:", StoreUnknown, "use `sqlite:`, `memory:` or"),
         ("/data", StoreUnknown, r"for a directory write store=Path\('/data'\)"),
-        ("postgresql://me:secret@host/db", StoreUnknown, "version has no store for PostgreSQL$"),
+        ("postgresql:db", StoreUnknown, "// and the address follow postgresql:"),
         ("sqlite:///x.db", StoreUnknown, "nothing may follow sqlite:"),
         (7, TypeError, "store is a int: write 'memory:'"),
     ],

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from math import inf
 
 import pytest
@@ -26,6 +27,14 @@ def told(tmp_path):
         sock.bind(str(tmp_path / "notify"))
         sock.setblocking(False)
         yield sock
+
+
+@pytest.fixture
+def at_hangup():
+    """Sets what SIGHUP does, whatever the program that runs the tests has set; undone at the end."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield partial(signal.signal, signal.SIGHUP)
+    signal.signal(signal.SIGHUP, before)
 
 
 def messages(sock):
@@ -214,7 +223,8 @@ async def test_a_second_signal_ends_the_drain_and_the_next_one_is_for_the_handle
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_a_hangup_stops_a_server_with_a_terminal_and_reloads_one_without(terminal):
+async def test_a_hangup_stops_a_server_with_a_terminal_and_reloads_one_without(terminal, at_hangup):
+    at_hangup(signal.SIG_DFL)
     orders, reloaded = Orders(), []
 
     async def note_reload():
@@ -233,13 +243,10 @@ async def test_a_hangup_stops_a_server_with_a_terminal_and_reloads_one_without(t
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_should_survive_its_terminal_ignores_the_hangup():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        orders = Orders()
-        await obey_hangups(orders, terminal=True)
-        os.kill(os.getpid(), signal.SIGHUP)
-        await trio.lowlevel.checkpoint()
-        assert not orders.stop.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+async def test_a_server_that_should_survive_its_terminal_ignores_the_hangup(at_hangup):
+    at_hangup(signal.SIG_IGN)
+    orders = Orders()
+    await obey_hangups(orders, terminal=True)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await trio.lowlevel.checkpoint()
+    assert not orders.stop.is_set()

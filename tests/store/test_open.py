@@ -9,7 +9,9 @@ from crush_trio.server.status import status_of
 from crush_trio.store.errors import StoreCorrupt, StoreLocked
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.open import (
+    SITE_VARIABLE,
     STORE_VARIABLE,
+    SiteInvalid,
     StoreReport,
     StoreSettings,
     StoreUnknown,
@@ -63,6 +65,17 @@ async def test_a_url_that_names_no_store_is_refused_before_anything_is_opened(tm
     with pytest.raises(StoreUnknown):
         import_store(settings)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_site_is_that_of_the_variable():
+    assert StoreSettings.from_environment({}).site == ""
+    assert StoreSettings.from_environment({SITE_VARIABLE: "office 2"}).site == "office 2"
+
+
+@pytest.mark.parametrize("site", [" a", "a\n", "a\0b", "x" * 256, "\u202eb"])
+def test_a_site_that_a_person_would_not_recognise_is_refused(site):
+    with pytest.raises(SiteInvalid):
+        StoreSettings.from_environment({SITE_VARIABLE: site})
 
 
 def test_what_follows_the_scheme_is_not_shown():

@@ -42,7 +42,7 @@ from crush_trio.server.page.login import CODE_LIFE, new_code
 from crush_trio.server.run import Orders, run_server, secrets_of
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings, ServerSettings, warn_without_audit
-from crush_trio.store.open import StoreSettings, check_driver, check_url
+from crush_trio.store.open import check_driver, check_site, check_url
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
 _NOT_NAMED: Final = (
@@ -78,6 +78,7 @@ Environment:
                              with tokens of `crush-trio token`, every request must have one
   CRUSH_TRIO_PATIENCE        seconds that a permission or question waits while no client can answer it
   CRUSH_TRIO_STORE           the URL of the store; --store overrides it
+  CRUSH_TRIO_SITE            the site of the workspaces in a shared store; --site overrides it
   CRUSH_TRIO_LIMITS          limits, as NAME=VALUE,NAME=VALUE; --limit overrides them
   CRUSH_SERVER_DETACH_GRACE  seconds after which the claim of a disconnected client is dropped
   CRUSH_SERVER_IDLE_TIMEOUT  seconds without workspaces after which the server shuts down
@@ -173,6 +174,12 @@ Environment:
     "postgresql://HOST/DATABASE. A URL with a password belongs into CRUSH_TRIO_STORE instead: other users "
     "see the arguments of commands.",
 )
+@click.option(
+    "--site",
+    metavar="NAME",
+    help="With a shared store: the name of the machines that see the same files as this one, by default its "
+    "host name. A workspace is known by its site and its directory.",
+)
 @debug_option
 @pass_invocation
 def serve(
@@ -189,6 +196,7 @@ def serve(
     open_to_owner: bool,
     public_url: str | None,
     store: str | None,
+    site: str | None,
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
@@ -207,10 +215,16 @@ def serve(
     access = SocketAccess(socket_mode, socket_group)
     settings = evolve(settings, guard=guard, socket_access=access)
     manager = ServiceManager.from_environment(environ)
-    if store is not None:
-        check_url(chosen := StoreSettings(store))
-        settings = evolve(settings, store=chosen)
-    check_driver(settings.store)
+    chosen = settings.store
+    chosen = evolve(
+        chosen,
+        url=chosen.url if store is None else store,
+        site=chosen.site if site is None else site,
+    )
+    check_url(chosen)
+    check_site(chosen)
+    check_driver(chosen)
+    settings = evolve(settings, store=chosen)
     secrets = secrets_of(settings)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
     with open_log(LogFormat(log_format), level, secrets=secrets):

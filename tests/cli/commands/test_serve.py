@@ -206,6 +206,11 @@ def test_a_store_that_there_is_not_is_refused_before_anything_is_served(capsys, 
     assert "secret" not in line
 
 
+def test_a_site_without_a_readable_name_is_refused(capsys):
+    assert main(["serve", "--site", "a\tb"]) == ExitCode.MISUSED
+    assert "a site is a name" in sentence(capsys)
+
+
 def test_a_port_that_is_taken_is_said_to_be(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
