@@ -18,7 +18,9 @@ It is the second choice, for machines where bubblewrap cannot run. What each mec
 Version 3 is the first that counts: older ones cannot stop a program from truncating files.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,33 +95,39 @@ def landlock_orders(confinement: Confinement) -> dict[str, Any]:
     ]
     rules += [(path, (WRITE_FILE | devices) & handled) for path in DEVICES if path.exists()]
     rules.append((Path("/dev/pts"), (WRITE_FILE | devices) & handled))
+    fitting = [*_fitting(rules)]
     if hidden:
-        rules += [(path, READ) for path in _visible(Path("/"), hidden)]
+        fitting += _visible(hidden)
     return {
         "landlock": (
             handled,
             TCP if off and version >= 4 else 0,
             SCOPES if version >= 6 else 0,
-            [*_fitting(rules)],
+            fitting,
         ),
         "no_sockets": off,
         "no_metadata": {*confinement.writable} <= {*confinement.protected} and can_filter(),
     }
 
 
-def _visible(directory: Path, hidden: list[Path]) -> Iterator[Path]:
-    """Yield the paths that, with all below them, contain everything but what is hidden."""
-    if directory in hidden:
-        return
-    if not any(path.is_relative_to(directory) for path in hidden):
-        yield directory
-        return
-    try:
-        entries = [entry for entry in directory.iterdir() if not entry.is_symlink()]
-    except OSError:
-        return
-    for entry in entries:
-        yield from _visible(entry, hidden)
+def _visible(hidden: list[Path]) -> Iterator[tuple[str, int]]:
+    """Yield rules that let everything be read but what is *hidden*, which has no links in its paths.
+
+    Every command waits for this, and a home directory may have hundreds of entries: so these are texts,
+    and nothing is asked of the file system that listing a directory does not tell.
+    """
+    left_out = {str(path) for path in hidden}
+    listed = ["/"] if "/" not in left_out else []
+    above = {str(parent) for path in hidden for parent in path.parents}
+    while listed:
+        with suppress(OSError), os.scandir(listed.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink() or entry.path in left_out:
+                    continue
+                if entry.path in above:
+                    listed.append(entry.path)
+                else:
+                    yield entry.path, READ if entry.is_dir() else READ & ON_FILES
 
 
 def _outermost(paths: tuple[Path, ...]) -> list[Path]:
