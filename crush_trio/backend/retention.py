@@ -51,9 +51,7 @@ async def keep_retention(workspace: HostedWorkspace) -> None:
     while True:
         try:
             await prune_workspace(workspace)
-        except (
-            StoreUnavailable
-        ) as error:  # it is in the log already; an hour later it may work again
+        except StoreUnavailable as error:  # tried again after the next period
             log.warning("retention.failed", extra={"error": str(error)})
         await trio.sleep(PERIOD)
 

@@ -116,11 +116,11 @@ class HostedWorkspace:
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     interactive: bool = field(default=False, init=False)
+    """Whether the client that last sent `init` shows asks to a person."""
     draining: bool = field(default=False, init=False)
     """Whether new submissions are refused because the server is about to end; accepted runs go on."""
     _inits: dict[int, bool] = field(factory=dict, init=False)
     """What the processes of clients said in their last `agent/init`, oldest first."""
-    """Whether the client that last sent `init` shows asks to a person."""
 
     @recall.default
     def _recall(self) -> StoredEventCache:

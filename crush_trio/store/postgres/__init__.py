@@ -2,6 +2,7 @@
 
 `store` satisfies the store's protocols with the SQL of `statements/`. A process has one `database` per
 URL: one writer thread, which commits the works of all its workspaces in groups, and a few connections
-for reads. `lease` is the right to write a workspace, `session` what one transaction of a workspace
-gets, `connection` connects, `migrations` keeps the schema, `faults` translates errors.
+for reads. `opening` opens the store of a workspace, `lease` is the right to write it, `transaction` what
+the statements of one work get, `connection` connects, `migrations` keeps the schema, `faults` translates
+errors.
 """

@@ -127,7 +127,7 @@ class Reconnector:
     """Opens a connection again when it has failed, with growing pauses. Used by one thread at a time.
 
     During a pause every attempt is refused at once with what the last one said, so that a server that
-    is down is not flooded and nobody waits for it. The first attempt after a connection broke is
+    is down is not flooded and no caller waits for it. The first attempt after a connection broke is
     made at once.
     """
 

@@ -170,7 +170,7 @@ def claim(
 def renew(connection: Connection, lease: Lease) -> bool:
     """Renew the row of *lease* in a transaction of its own; return False if it is another's.
 
-    A lease that has expired is renewed as well if nobody has claimed it since. The caller tells the
+    A lease that has expired is renewed as well if no server has claimed it since. The caller tells the
     lease: `Lease.renewed` with a time before this call, or `Lease.lost`.
     """
     connection.execute(BEGIN_SHORT.encode())

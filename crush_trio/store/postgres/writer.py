@@ -241,9 +241,7 @@ class PostgresWriter(GroupWriter):
                 raise _BrokenInCommitError(results) from exc
             # A deferred constraint, or no room for the commit: the server has rolled back.
             return [Error(translate(exc, self._place)) for _ in results]
-        if (
-            status != "COMMIT"
-        ):  # the server answers ROLLBACK, and no error, if it had given up before
+        if status != "COMMIT":  # a server that gave up before answers ROLLBACK, and no error
             return [Error(StoreFailed(f"{self._name}: rolled back")) for _ in results]
         return results
 

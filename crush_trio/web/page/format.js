@@ -69,7 +69,7 @@ export function firstLine(text, most = 120) {
 const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /**
- * A text with the characters replaced that nobody sees, or that make a line read in another order than it is:
+ * A text with the control characters replaced, and those that make a line read in another order than it is:
  * what a person allows must look like what is done. @param {string} text
  */
 export const visible = (text) => text.replaceAll("\r\n", "\n").replace(UNSEEN, (letter) => `<U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);

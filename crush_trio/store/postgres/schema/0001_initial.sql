@@ -13,7 +13,7 @@ CREATE TABLE workspaces (
     UNIQUE (site, path)
 );
 
--- The right to write the rows of a workspace. Whoever claims it adds 1 to the epoch, and every write
+-- The right to write the rows of a workspace. A claim adds 1 to the epoch, and every write
 -- transaction checks node and epoch. Only the clock of the database counts.
 CREATE TABLE leases (
     workspace  bigint PRIMARY KEY REFERENCES workspaces (number) ON DELETE CASCADE,
