@@ -31,7 +31,7 @@ from crush_trio.backend.settings import (
     resolve_key,
 )
 from crush_trio.backend.slot import Pending, Slot, Stage
-from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.clock import Clock, SystemClock
 from crush_trio.errors import (
     ChannelMismatch,
     ClientRetired,
@@ -45,7 +45,7 @@ from crush_trio.errors import (
 )
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId
+from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId, workspace_id_of
 from crush_trio.wire.requests import ControlCommand, WorkspaceRequest
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ class Backend(Generic[W]):
     _keepers: trio.Nursery = field(repr=False)
     _resolve: Resolve = field(repr=False)
     _clock: Clock = field(repr=False)
-    _ids: IdSource = field(repr=False)
+    site: str
+    """The site of its workspaces in a shared store; their ids depend on it."""
     _keeps_open: Callable[[W], bool] = field(repr=False)
     _note_people: Callable[[W, int, bool], None] = field(repr=False)
     _linger: Linger = field(repr=False)
@@ -183,7 +184,7 @@ class Backend(Generic[W]):
 
     def _new_slot(self, key: WorkspaceKey, pending: Pending) -> Slot[W]:
         plan = WorkspacePlan(
-            id=WorkspaceId(self._ids.new()),
+            id=workspace_id_of(self.site, key),
             key=key,
             path=pending.request.path,
             terms=pending.terms,
@@ -360,7 +361,7 @@ async def open_backend(
     keeps_open: Callable[[W], bool] = _runs_hold_nothing,
     note_people: Callable[[W, int, bool], None] = _ignore_people,
     clock: Clock | None = None,
-    ids: IdSource | None = None,
+    site: str = "",
 ) -> AsyncIterator[Backend[W]]:
     """Open a backend whose workspaces are opened by *open_workspace*.
 
@@ -370,6 +371,7 @@ async def open_backend(
     `Backend.reconsider` is called: the place for runs that are to go on without clients. *note_people*
     is told at how many clients of a workspace a person can answer asks, and whether one that lost its
     stream may come back, after each change of a claim.
+    *site* is part of what the ids of workspaces are made of.
     Leaving the block closes every workspace and waits for that; an exception of the caller's leaves the
     block as it is.
     """
@@ -385,7 +387,7 @@ async def open_backend(
             keepers,
             resolve,
             clock,
-            RandomIds() if ids is None else ids,
+            site,
             keeps_open,
             note_people,
             linger,

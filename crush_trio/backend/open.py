@@ -63,7 +63,7 @@ async def open_hosted_workspace(
         await _prepare(plan, settings)
         async with (
             _open_config(plan, settings, secrets) as config,
-            _open_store(config, settings) as store,
+            _open_store(config, plan, settings) as store,
             open_event_log(store.boot_id) as events,
             _open_integrations(
                 Surroundings(
@@ -202,10 +202,14 @@ def _places(plan: WorkspacePlan, settings: WorkspaceSettings) -> Places:
 
 
 def _open_store(
-    config: Configuration, settings: WorkspaceSettings
+    config: Configuration, plan: WorkspacePlan, settings: WorkspaceSettings
 ) -> AbstractAsyncContextManager[Store]:
-    opener = open_store if settings.open_store is None else settings.open_store
-    return opener(settings.store, config.current.data_dir)
+    if plan.lease is not None:
+        return plan.lease.open_store()
+    data_dir = config.current.data_dir
+    if settings.open_store is not None:
+        return settings.open_store(settings.store, data_dir)
+    return open_store(settings.store, data_dir, Path(plan.key))
 
 
 def _open_integrations(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from crush_trio.config.sources import Places
     from crush_trio.integrations.base import OpenIntegrations
     from crush_trio.providers.base import Provider
+    from crush_trio.store.base import Store
     from crush_trio.store.open import OpenStore
     from crush_trio.tools.info import RecentLogs
     from crush_trio.tools.shell.jobs import OpenCommand
@@ -159,6 +160,14 @@ class Terms:
         )
 
 
+class WorkspaceLease(Protocol):
+    """The right to run a workspace of a store that several servers share."""
+
+    def open_store(self) -> AbstractAsyncContextManager["Store"]:
+        """Open the store of the workspace."""
+        ...
+
+
 @frozen(kw_only=True)
 class WorkspacePlan:
     """All that is known of a workspace before it is opened, and that stays so."""
@@ -169,6 +178,8 @@ class WorkspacePlan:
     """The directory as its first client spelt it."""
     terms: Terms
     created_by: ClientId
+    lease: WorkspaceLease | None = field(default=None, repr=False)
+    """None for a store that is this process's alone."""
 
 
 class OpenWorkspace(Protocol[W_co]):

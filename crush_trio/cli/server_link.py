@@ -388,4 +388,5 @@ async def configuration_of(directory: Path, environ: Mapping[str, str]) -> Loade
 async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
     """Whether the store has data of the workspace of a directory."""
     config = await configuration_of(directory, environ)
-    return await store_has_data(StoreSettings.from_environment(environ), config.data_dir)
+    settings = StoreSettings.from_environment(environ)
+    return await store_has_data(settings, config.data_dir, directory)

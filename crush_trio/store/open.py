@@ -7,8 +7,8 @@ load the libraries of another. A further kind is one more entry in `_KINDS`.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Final, Self
 
 import trio
@@ -59,7 +59,7 @@ class StoreSettings:
     * `memory:` is lost when its workspace closes.
     * `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database that many servers share; it may
       name several hosts and has the parameters of libpq. A workspace is known by its *site* and its
-      data directory; the site is by default the name of this host.
+      directory; the site is by default the name of this host.
 
     What follows the scheme may hold a password, so it is not part of the `repr`.
     """
@@ -81,6 +81,16 @@ class StoreSettings:
         check_url(settings)
         check_site(settings)
         return settings
+
+    @property
+    def shared(self) -> bool:
+        """Whether several servers may use the store."""
+        return self.scheme in _REMOTE
+
+    @property
+    def named_site(self) -> str:
+        """The site of the workspaces: of a shared store by default the name of this host; else none."""
+        return (self.site or gethostname()) if self.shared else ""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -118,8 +128,9 @@ class StoreReport:
 class _Kind:
     """One kind of store: how it is opened, and how to see that there is one without opening it."""
 
-    open: Callable[[Path], AbstractAsyncContextManager[Store]]
-    has_data: Callable[[Path], Awaitable[bool]]
+    open: Callable[[Path, Path], AbstractAsyncContextManager[Store]]
+    """Takes the data directory and the directory of the workspace; each kind needs one of them."""
+    has_data: Callable[[Path, Path], Awaitable[bool]]
 
 
 # ── The kinds ───────────────────────────────────────────────────────────────────────────────────
@@ -129,10 +140,10 @@ def _sqlite(_settings: StoreSettings) -> _Kind:
     from crush_trio.store.sqlite.database import DATABASE_NAME
     from crush_trio.store.sqlite.store import open_sqlite_store
 
-    async def has_file(data_dir: Path) -> bool:
+    async def has_file(data_dir: Path, _directory: Path) -> bool:
         return await trio.Path(data_dir / DATABASE_NAME).exists()
 
-    return _Kind(open=open_sqlite_store, has_data=has_file)
+    return _Kind(open=lambda data_dir, _: open_sqlite_store(data_dir), has_data=has_file)
 
 
 def _memory(_settings: StoreSettings) -> _Kind:
@@ -144,18 +155,18 @@ def _postgres(settings: StoreSettings) -> _Kind:
     from crush_trio.store.postgres.opening import has_workspace, open_postgres_store
 
     return _Kind(
-        open=partial(open_postgres_store, settings.url, site=settings.site),
-        has_data=partial(has_workspace, settings.url, site=settings.site),
+        open=lambda _, place: open_postgres_store(settings.url, place, site=settings.named_site),
+        has_data=lambda _, place: has_workspace(settings.url, place, site=settings.named_site),
     )
 
 
 @asynccontextmanager
-async def _open_memory(_data_dir: Path) -> AsyncIterator[Store]:
+async def _open_memory(_data_dir: Path, _directory: Path) -> AsyncIterator[Store]:
     await trio.lowlevel.checkpoint()
     yield MemoryStore(RandomIds().new())
 
 
-async def _never(_data_dir: Path) -> bool:
+async def _never(_data_dir: Path, _directory: Path) -> bool:
     await trio.lowlevel.checkpoint()
     return False
 
@@ -217,26 +228,30 @@ def import_store(settings: StoreSettings) -> None:
     _kind_of(settings)
 
 
-def open_store(settings: StoreSettings, data_dir: Path) -> AbstractAsyncContextManager[Store]:
-    """Open the store that *settings* name, for a workspace whose data directory is *data_dir*.
+def open_store(
+    settings: StoreSettings, data_dir: Path, directory: Path | None = None
+) -> AbstractAsyncContextManager[Store]:
+    """Open the store that *settings* name, for the workspace of *directory*, for this process alone.
 
-    Satisfies `OpenStore`. Raises `StoreUnknown` for settings that name none; opening raises a
+    Its data directory is *data_dir*; the default for *directory* is where that one is. Raises `StoreUnknown` for settings that name none; opening raises a
     `StoreUnavailable` that says what to do.
     """
-    return _kind_of(settings).open(data_dir)
+    return _kind_of(settings).open(data_dir, directory or data_dir.parent)
 
 
-async def has_data(settings: StoreSettings, data_dir: Path) -> bool:
-    """Whether a store was ever opened for *data_dir*. Opens and creates nothing."""
-    return await _kind_of(settings).has_data(data_dir)
+async def has_data(settings: StoreSettings, data_dir: Path, directory: Path | None = None) -> bool:
+    """Whether a store was ever opened for a workspace. Opens and creates nothing."""
+    return await _kind_of(settings).has_data(data_dir, directory or data_dir.parent)
 
 
-async def inspect_store(settings: StoreSettings, data_dir: Path) -> StoreReport:
+async def inspect_store(
+    settings: StoreSettings, data_dir: Path, directory: Path | None = None
+) -> StoreReport:
     """Read a whole store and return what is in it; raises what is wrong with it.
 
     It must have data already, see `has_data`: a store that does not exist would be created.
     """
-    async with open_store(settings, data_dir) as store:
+    async with open_store(settings, data_dir, directory) as store:
         await store.check()
         sessions, orphans = await store.sessions(), await store.orphans()
     return StoreReport(sessions=len(sessions), orphans=len(orphans))

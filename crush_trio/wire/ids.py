@@ -5,6 +5,7 @@ for "none"; an id that may be omitted is `None` in Python.
 """
 
 from typing import Final, NewType
+from uuid import UUID, uuid5
 
 WorkspaceId = NewType("WorkspaceId", str)
 """A hosted directory; part of most URL paths."""
@@ -41,3 +42,11 @@ NO_CLIENT: Final = ClientId("")
 NO_SESSION: Final = SessionId("")
 NO_MESSAGE: Final = MessageId("")
 NO_ASK: Final = AskId("")
+
+_WORKSPACES: Final = UUID("6f0c2b1e-4f0e-5d0c-9a55-3d1f0c7a1b52")
+"""The namespace of the ids of workspaces."""
+
+
+def workspace_id_of(site: str, path: str) -> WorkspaceId:
+    """Return the id of the workspace of a directory: the same after every restart and on every node."""
+    return WorkspaceId(str(uuid5(_WORKSPACES, f"{site}\0{path}")))

@@ -132,7 +132,6 @@ async def open_test_backend(
         version=version,
         resolve=resolve,
         clock=TrioClock(),
-        ids=CountingIds("workspace"),
         **extra,
     ) as backend:
         yield backend

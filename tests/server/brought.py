@@ -34,9 +34,7 @@ async def open_server_with(**brought):
     }
     opener = partial(open_hosted_workspace, settings=WorkspaceSettings(**usual | brought))
     async with trio.open_nursery() as requests:
-        async with open_backend(
-            opener, version="test", resolve=_key, clock=clock, ids=CountingIds("workspace")
-        ) as backend:
+        async with open_backend(opener, version="test", resolve=_key, clock=clock) as backend:
             site = Server(backend)
             yield Served(backend, site, AsgiDriver(create_app(site), requests), stores)
         site.drain.end_streams()

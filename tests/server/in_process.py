@@ -12,7 +12,7 @@ from attrs import define, field
 from crush_trio.backend.backend import open_backend
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import WorkspaceSettings
-from crush_trio.clock import CountingIds, TrioClock
+from crush_trio.clock import TrioClock
 from crush_trio.server.server import Server
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing.server.config import no_commands, open_fixed_config
@@ -24,7 +24,7 @@ CLIENT = "00000000-0000-4000-8000-000000000001"
 @asynccontextmanager
 async def open_site():
     """Open a backend that touches no disk and no thread, and runs on Trio's clock."""
-    clock, ids = TrioClock(), CountingIds("id")
+    clock = TrioClock()
 
     @asynccontextmanager
     async def in_memory(_settings, _data_dir):
@@ -41,14 +41,12 @@ async def open_site():
         opens=no_commands,
         open_store=in_memory,
         clock=clock,
-        ids=ids,
     )
     async with open_backend(
         partial(open_hosted_workspace, settings=workspaces),
         version="0",
         resolve=resolve,
         clock=clock,
-        ids=ids,
     ) as backend:
         yield Server(backend)
 

@@ -318,11 +318,11 @@ async def data_directory(
     config: LoadedConfig, settings: StoreSettings = _DEFAULT_STORE
 ) -> list[Finding]:
     """Return the state of the data directory: its owner, and runs that were left unfinished."""
-    subject, place = "data", config.data_dir
+    subject, place, directory = "data", config.data_dir, config.project.directory
     try:
-        if not await has_data(settings, place):
+        if not await has_data(settings, place, directory):
             return [Finding(Level.OK, subject, f"{place} has no sessions yet")]
-        found = await inspect_store(settings, place)
+        found = await inspect_store(settings, place, directory)
     except StoreLocked as error:
         owner = error.detail or str(error)
         return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]  # noqa: ASYNC910  # the store was asked
@@ -350,16 +350,16 @@ async def crush_sessions(
     if not number:
         return []
     try:
-        if await has_data(settings, place):
-            async with open_store(settings, place) as store:
+        directory = config.project.directory
+        if await has_data(settings, place, directory):
+            async with open_store(settings, place, directory) as store:
                 known = frozenset(session.id for session in await store.sessions())
     except StoreLocked:
         text = f"{place / GO_NAME} has {count(number, 'session')}"
         return [Finding(Level.OK, "crush", f"{text}; crush-trio sessions says if any is not here")]
     except CrushError:
         return []  # `data_directory` has told it
-    directory = str(config.project.directory)
-    hint = await import_hint(place, directory, known)
+    hint = await import_hint(place, str(config.project.directory), known)
     return [] if hint is None else [Finding(Level.WARN, "crush", hint.what, hint.command)]
 
 

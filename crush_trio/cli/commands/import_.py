@@ -53,7 +53,8 @@ async def import_database(
     """Import the sessions of a `crush.db` into the store of a directory."""
     file = await trio.to_thread.run_sync(find_database, Path(path))
     config = await configuration_of(Path(directory), environ)
-    async with open_store(StoreSettings.from_environment(environ), config.data_dir) as store:
+    settings = StoreSettings.from_environment(environ)
+    async with open_store(settings, config.data_dir, Path(directory)) as store:
         report = await import_go_database(
             file, store, root=default_root(file) if root is None else root
         )

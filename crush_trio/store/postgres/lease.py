@@ -1,88 +1,17 @@
-"""Leases: the right to write a workspace, for a time.
+"""The rows of leases: claiming, renewing and releasing them. Each function is one short transaction.
 
-A workspace has one row in `leases`. It is claimed by one guarded UPDATE, which adds 1 to the epoch, and
-only if the lease before has expired by the clock of the database. The owner renews it several times
-before it expires, and every write transaction checks node and epoch. So a process that was suspended
-and wakes up after its lease has gone writes nothing.
-
-`Lease` decides about times and never waits; each function below is one short transaction.
+What a lease is, and what its owner may believe at what time, is `store.lease`.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
-from attrs import asdict, define, field, frozen
+from attrs import asdict, frozen
 
-from crush_trio.store.errors import LeaseLost
+from crush_trio.store.lease import TTL, Lease
 from crush_trio.store.postgres.connection import BEGIN_SHORT, Connection
-
-TTL: Final = 15.0
-"""Seconds for which a lease is claimed."""
-
-RENEWALS: Final = 3
-"""How often a lease is renewed before it would expire."""
-
-TAKEN: Final = "another server has taken the workspace over"
-_LATE: Final = (
-    "its lease ran out because it could not be renewed in time; writing goes on when the database can"
-    " be reached, unless another server takes the workspace over first"
-)
-
-
-@define(eq=False, kw_only=True)
-class Lease:
-    """The lease of a workspace as its owner sees it. Pure: times are given, nothing is waited for.
-
-    `deadline` is a time of the monotonic clock. It counts from before the claim or the renewal was
-    sent, so it comes before the database's own, whatever the network does. Until then no other server
-    can have the workspace.
-    """
-
-    workspace: int
-    node: str
-    epoch: int
-    ttl: float = TTL
-    deadline: float
-    _taken: bool = field(default=False, init=False)
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two renewals."""
-        return self.ttl / RENEWALS
-
-    @property
-    def taken(self) -> bool:
-        """Whether the lease is known to be gone for good."""
-        return self._taken
-
-    def holds(self, now: float) -> bool:
-        """Whether no other server can have the workspace at this time."""
-        return not self._taken and now < self.deadline
-
-    def pause(self, now: float) -> float:
-        """Return the seconds until the next renewal has to be sent.
-
-        After one that failed they are fewer, so that there is time for several more.
-        """
-        due = self.deadline - self.ttl + self.interval
-        return max(due - now, self.interval / 5)
-
-    def renewed(self, sent: float) -> None:
-        """Note that a renewal that was sent at this time has succeeded."""
-        if not self._taken:
-            self.deadline = max(self.deadline, sent + self.ttl)
-
-    def lost(self) -> None:
-        """Note that another server has claimed the workspace: this lease never holds again."""
-        self._taken = True
-
-    def refusal(self, now: float) -> LeaseLost | None:
-        """Return the error for a write at this time; None if the lease holds."""
-        if self.holds(now):
-            return None
-        return LeaseLost(TAKEN if self._taken else _LATE)
 
 
 @frozen(kw_only=True)
@@ -111,12 +40,17 @@ class HeldBy:
 
     def describe(self) -> str:
         """Return one line about the holder, for people."""
-        try:
-            holder = Holder(**json.loads(self.holder))
-        except (ValueError, TypeError):
-            return "an unknown process"
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(holder.started))
-        return f"process {holder.pid} on {holder.host}, version {holder.version}, started {since}"
+        return describe(self.holder)
+
+
+def describe(row: str) -> str:
+    """Return one line about the holder of a lease, given what its row says."""
+    try:
+        holder = Holder(**json.loads(row))
+    except (ValueError, TypeError):
+        return "an unknown process"
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(holder.started))
+    return f"process {holder.pid} on {holder.host}, version {holder.version}, started {since}"
 
 
 _CLAIM: Final = b"""
@@ -145,17 +79,34 @@ _RELEASE: Final = b"""
 """
 
 
+_RENEW_ALL: Final = b"""
+    WITH own AS (
+        SELECT workspace FROM leases
+        JOIN unnest(%(workspaces)s::bigint[], %(epochs)s::bigint[]) AS given (number, epoch)
+        ON workspace = given.number AND leases.epoch = given.epoch
+        WHERE node_id = %(node)s
+        ORDER BY workspace FOR UPDATE OF leases
+    )
+    UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
+    FROM own WHERE leases.workspace = own.workspace
+    RETURNING leases.workspace
+"""
+"""Locks in the order in which the writer does, so that the two never wait for each other."""
+
+
 def claim(
     connection: Connection,
     workspace: int,
     node: str,
     holder: Holder,
     *,
+    sent: float,
     ttl: float = TTL,
-    now: Callable[[], float] = time.monotonic,
 ) -> Lease | HeldBy:
-    """Claim the lease of a workspace if it has expired, in a transaction of its own."""
-    sent = now()
+    """Claim the lease of a workspace if it has expired, in a transaction of its own.
+
+    *sent* is a time before this call, from which the lease counts.
+    """
     values = {"w": workspace, "node": node, "ttl": ttl, "holder": holder.row()}
     connection.execute(BEGIN_SHORT.encode())
     claimed = connection.execute(_CLAIM, values).fetchone()
@@ -177,6 +128,19 @@ def renew(connection: Connection, lease: Lease) -> bool:
     renewed = connection.execute(_RENEW, _values(lease)).rowcount
     connection.execute(b"COMMIT")
     return renewed == 1
+
+
+def renew_all(connection: Connection, node: str, leases: Sequence[Lease], ttl: float) -> set[int]:
+    """Renew the rows of *leases* of one node in the present transaction; return those that are its own."""
+    if not leases:
+        return set()
+    values = {
+        "node": node,
+        "ttl": ttl,
+        "workspaces": [lease.workspace for lease in leases],
+        "epochs": [lease.epoch for lease in leases],
+    }
+    return {row[0] for row in connection.execute(_RENEW_ALL, values).fetchall()}
 
 
 def release(connection: Connection, lease: Lease) -> None:

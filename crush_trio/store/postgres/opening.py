@@ -1,6 +1,9 @@
-"""Opening the store of a workspace: its row, the claim of its lease, and the task that renews it."""
+"""Opening the store of a workspace: under a lease that a node holds, or for this process alone.
 
-import time
+A process alone has no node around it, such as a command: it claims the lease and renews it by itself.
+"""
+
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -14,9 +17,10 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.errors import StoreLocked, StoreUnavailable
 from crush_trio.store.health import Health
+from crush_trio.store.lease import TTL, Lease
 from crush_trio.store.postgres import workspaces
 from crush_trio.store.postgres.database import PostgresDatabase, shared_database
-from crush_trio.store.postgres.lease import TTL, HeldBy, Lease, claim, release, renew
+from crush_trio.store.postgres.lease import HeldBy, claim, release, renew
 from crush_trio.store.postgres.place import Place, this_site
 from crush_trio.store.postgres.store import PostgresStore
 from crush_trio.store.postgres.transaction import OpenWorkspace
@@ -44,7 +48,7 @@ async def open_postgres_store(
     clock: Clock = _CLOCK,
     ids: IdSource = _IDS,
 ) -> AsyncIterator[PostgresStore]:
-    """Open the store of the workspace with the data directory *directory*, for this process alone.
+    """Open the store of the workspace of *directory*, for this process alone.
 
     The workspace is known by its *site*, by default the name of this host, and the directory. If
     another process has it, this waits until that one renews its lease or the lease expires, at most
@@ -53,32 +57,42 @@ async def open_postgres_store(
     Leaving the block writes all posted changes and releases the lease.
     """
     place = Place.of(url)
-    boot_id = ids.new()
     async with shared_database(place, make_id=RandomIds().new, clock=clock) as database:
-        key = workspaces.WorkspaceKey(site=site or this_site(), path=str(directory))
-        number = await database.keeper.call(
-            partial(workspaces.register, key=key, identity=RandomIds().new(), at=clock.unix())
-        )
+        key = await _key(site, directory)
+        number = await database.keeper.call(partial(workspaces.register, key=key, at=clock.unix()))
         lease = await _claim(database, number, key, ttl)
         try:
-            store = await _begin(database, number, lease, boot_id, clock)
             async with open_hidden_nursery() as nursery:
-                nursery.start_soon(keep_lease, database, lease, store.health, name="lease")
-                try:
+                async with open_leased_store(database, lease, clock=clock, ids=ids) as store:
+                    nursery.start_soon(keep_lease, database, lease, store.health, name="lease")
                     yield store
-                finally:
-                    with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                        await store.flush()
-                    nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_SECONDS, shield=True), suppress(StoreUnavailable):
                 await database.keeper.call(lambda c: release(c, lease))
 
 
+@asynccontextmanager
+async def open_leased_store(
+    database: PostgresDatabase, lease: Lease, *, clock: Clock = _CLOCK, ids: IdSource = _IDS
+) -> AsyncIterator[PostgresStore]:
+    """Open the store of the workspace of *lease*, which the caller renews and releases.
+
+    Leaving the block writes all posted changes.
+    """
+    store = await _begin(database, lease, ids.new(), clock)
+    try:
+        yield store
+    finally:
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await store.flush()
+
+
 async def _begin(
-    database: PostgresDatabase, number: int, lease: Lease, boot_id: str, clock: Clock
+    database: PostgresDatabase, lease: Lease, boot_id: str, clock: Clock
 ) -> PostgresStore:
     """Return the store, after its first write: the row of this start of the program."""
+    number = lease.workspace
     highest = await database.keeper.call(lambda c: workspaces.highest(c, number))
     workspace = OpenWorkspace(
         number=number, boot_id=boot_id, lease=lease, numbers=count(highest + 1)
@@ -94,8 +108,16 @@ async def _claim(
     """Claim the lease of a workspace; raise `StoreLocked` once it is certain that its owner lives."""
     seen: str | None = None
     while True:
+        sent = trio.current_time()
         found = await database.keeper.call(
-            lambda c: claim(c, number, database.node_id, database.holder, ttl=ttl)
+            partial(
+                claim,
+                workspace=number,
+                node=database.node_id,
+                holder=database.holder,
+                sent=sent,
+                ttl=ttl,
+            )
         )
         if isinstance(found, Lease):
             return found
@@ -113,10 +135,10 @@ def _of_this_process(found: HeldBy, database: PostgresDatabase) -> bool:
 async def keep_lease(database: PostgresDatabase, lease: Lease, health: Health) -> None:
     """Renew *lease* until another server has taken it. The body of a task of its owner."""
     while True:
-        await trio.sleep(lease.pause(time.monotonic()))
+        await trio.sleep(lease.pause(trio.current_time()))
         if lease.taken:  # a write has found out
             return
-        sent = time.monotonic()
+        sent = trio.current_time()
         try:
             ours = await database.keeper.call(lambda c: renew(c, lease))
         except StoreUnavailable as exc:
@@ -126,15 +148,21 @@ async def keep_lease(database: PostgresDatabase, lease: Lease, health: Health) -
             lease.renewed(sent)
         else:
             lease.lost()
-        refusal = lease.refusal(time.monotonic())
+        refusal = lease.refusal(trio.current_time())
         if refusal is None:
             health.succeeded("lease")
         else:
             health.failed("lease", refusal)
 
 
+async def _key(site: str, directory: Path) -> workspaces.WorkspaceKey:
+    """Return what the workspace of *directory* is known by, whichever links lead there."""
+    path = await trio.to_thread.run_sync(os.path.realpath, directory, abandon_on_cancel=True)
+    return workspaces.WorkspaceKey(site=site or this_site(), path=str(path))
+
+
 async def has_workspace(url: str, directory: Path, site: str = "") -> bool:
-    """Whether a store was ever opened for *directory*. Creates nothing."""
+    """Whether a store was ever opened for the workspace of *directory*. Creates nothing."""
     place = Place.of(url)
-    key = workspaces.WorkspaceKey(site=site or this_site(), path=str(directory))
+    key = await _key(site, directory)
     return await trio.to_thread.run_sync(workspaces.is_registered, place, key)

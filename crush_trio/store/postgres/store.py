@@ -7,7 +7,6 @@ for work that was posted, or whose waiting task was cancelled.
 Without the lease of its workspace a store writes nothing; see `opening`.
 """
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,11 +33,11 @@ from crush_trio.store.changes import Change, TailKept, absolute, cleaned
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.health import Health
+from crush_trio.store.lease import Lease
 from crush_trio.store.overview import SEARCH_SECONDS, FoundText, SessionOverview
 from crush_trio.store.pages import PagedList
 from crush_trio.store.postgres import workspaces
 from crush_trio.store.postgres.database import PostgresDatabase
-from crush_trio.store.postgres.lease import Lease
 from crush_trio.store.postgres.statements import (
     apply,
     asks,
@@ -131,7 +130,7 @@ class PostgresStore(Store):
 
         Returns the commit and its number; 0 if it was refused.
         """
-        refusal: StoreUnavailable | None = self.lease.refusal(time.monotonic())
+        refusal: StoreUnavailable | None = self.lease.refusal(trio.current_time())
         if self._abandoned:
             refusal = StoreFailed(f"{self.database.place.label}: its workspace has closed")
         if refusal is not None:

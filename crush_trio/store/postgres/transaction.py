@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 from attrs import define, field, frozen
 
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
+from crush_trio.store.lease import Lease
 from crush_trio.store.postgres.connection import Connection, Cursor
-from crush_trio.store.postgres.lease import Lease
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from crush_trio.store.postgres.faults import broken, translated
 from crush_trio.store.postgres.migrations import version
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.transaction import Finish, Transaction
+from crush_trio.wire.ids import workspace_id_of
 
 TABLES = (
     "boots", "sessions", "messages", "parts", "chunks", "runs", "recordings", "files", "read_files",
@@ -20,19 +21,25 @@ _NUMBERED = ("boots", "sessions", "messages", "runs", "asks")
 
 @frozen(kw_only=True)
 class WorkspaceKey:
-    """What a workspace is known by: its site, whose servers see the same files, and a path there."""
+    """What a workspace is known by: its site, whose nodes see the same files, and its directory there."""
 
     site: str
     path: str
 
+    @property
+    def id(self) -> str:
+        """The id of the workspace: the same on every node."""
+        return workspace_id_of(self.site, self.path)
 
-def register(connection: Connection, key: WorkspaceKey, identity: str, at: int) -> int:
-    """Return the number of a workspace; a new one gets the id *identity* and a lease that has expired."""
-    values = {"id": identity, "site": key.site, "path": key.path, "at": at}
+
+def register(connection: Connection, key: WorkspaceKey, at: int) -> int:
+    """Return the number of a workspace; a new one gets a row, and a lease that has expired."""
+    values = {"id": key.id, "site": key.site, "path": key.path, "at": at}
     with connection.transaction():
         connection.execute(
             b"INSERT INTO workspaces (id, site, path, created_at)"
-            b" VALUES (%(id)s, %(site)s, %(path)s, %(at)s) ON CONFLICT (site, path) DO NOTHING",
+            b" VALUES (%(id)s, %(site)s, %(path)s, %(at)s) ON CONFLICT (site, path)"
+            b" DO UPDATE SET id = excluded.id WHERE workspaces.id <> excluded.id",
             values,
         )
         connection.execute(

@@ -33,6 +33,7 @@ from crush_trio.store.group_commit import (
     WriteRequest,
 )
 from crush_trio.store.health import Health
+from crush_trio.store.lease import TAKEN
 from crush_trio.store.postgres.connection import (
     BEGIN_WRITE,
     Connection,
@@ -40,7 +41,6 @@ from crush_trio.store.postgres.connection import (
     Reconnector,
 )
 from crush_trio.store.postgres.faults import broken, ends_connection, translate, translated
-from crush_trio.store.postgres.lease import TAKEN
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.transaction import Group, OpenWorkspace, WriteWork
 
@@ -51,7 +51,7 @@ _FENCE: Final = b"""
     JOIN unnest(%(workspaces)s::bigint[], %(nodes)s::text[], %(epochs)s::bigint[])
         AS own (number, node, epoch)
     ON workspace = own.number AND node_id = own.node AND leases.epoch = own.epoch
-    FOR SHARE OF leases
+    ORDER BY workspace FOR SHARE OF leases
 """
 _MARK: Final = b"UPDATE writers SET commits = %(commits)s, used_at = now() WHERE id = %(id)s"
 _MARKED: Final = b"SELECT commits FROM writers WHERE id = %(id)s FOR UPDATE"

@@ -368,7 +368,6 @@ async def open_memory_server(
             keeps_open=keeps_open,
             note_people=note_people,
             clock=workspaces.clock,
-            ids=CountingIds("workspace"),
         ) as backend:
             server = Server(backend, meters=meters, audit=AuditLog() if audit is None else audit)
             yield Served(backend, server, AsgiDriver(create_app(server, guard), requests), stores)

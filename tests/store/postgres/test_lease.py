@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.store.errors import LeaseLost
-from crush_trio.store.postgres.lease import HeldBy, Holder, Lease, claim, release, renew
+from crush_trio.store.lease import Lease
+from crush_trio.store.postgres.lease import HeldBy, Holder, claim, release, renew
 from crush_trio.store.postgres.migrations import known_migrations, migrate
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.workspaces import WorkspaceKey, register
@@ -92,7 +93,7 @@ def connection():
 
 @pytest.fixture
 def workspace(connection, tmp_path):
-    return register(connection, WorkspaceKey(site="test", path=str(tmp_path)), str(tmp_path), 100)
+    return register(connection, WorkspaceKey(site="test", path=str(tmp_path)), 100)
 
 
 def expire(connection, workspace):
@@ -104,16 +105,16 @@ def expire(connection, workspace):
 @pytest.mark.slow
 def test_a_workspace_has_the_same_number_ever_after(connection, workspace, tmp_path):
     key = WorkspaceKey(site="test", path=str(tmp_path))
-    assert register(connection, key, "another id", 200) == workspace
+    assert register(connection, key, 200) == workspace
     elsewhere = WorkspaceKey(site="elsewhere", path=str(tmp_path))
-    assert register(connection, elsewhere, f"{tmp_path} elsewhere", 200) != workspace
+    assert register(connection, elsewhere, 200) != workspace
 
 
 @pytest.mark.slow
 def test_a_lease_is_claimed_once_and_its_holder_is_named(connection, workspace):
-    ours = claim(connection, workspace, "a", HOLDER, now=lambda: 1000.0)
+    ours = claim(connection, workspace, "a", HOLDER, sent=1000.0)
     assert (ours.epoch, ours.deadline) == (1, 1000.0 + TTL)
-    theirs = claim(connection, workspace, "b", HOLDER)
+    theirs = claim(connection, workspace, "b", HOLDER, sent=0.0)
     assert isinstance(theirs, HeldBy)
     assert 14 < theirs.seconds <= TTL
     assert theirs.describe() == (
@@ -123,9 +124,9 @@ def test_a_lease_is_claimed_once_and_its_holder_is_named(connection, workspace):
 
 @pytest.mark.slow
 def test_a_lease_that_has_expired_goes_to_the_next_with_another_epoch(connection, workspace):
-    ours = claim(connection, workspace, "a", HOLDER)
+    ours = claim(connection, workspace, "a", HOLDER, sent=0.0)
     expire(connection, workspace)
-    theirs = claim(connection, workspace, "b", HOLDER)
+    theirs = claim(connection, workspace, "b", HOLDER, sent=0.0)
     assert theirs.epoch == 2
     assert not renew(connection, ours)
     release(connection, ours)  # does nothing
@@ -134,16 +135,16 @@ def test_a_lease_that_has_expired_goes_to_the_next_with_another_epoch(connection
 
 @pytest.mark.slow
 def test_a_lease_that_nobody_claimed_can_be_renewed_after_its_end(connection, workspace):
-    ours = claim(connection, workspace, "a", HOLDER)
+    ours = claim(connection, workspace, "a", HOLDER, sent=0.0)
     expire(connection, workspace)
     assert renew(connection, ours)
-    assert isinstance(claim(connection, workspace, "b", HOLDER), HeldBy)
+    assert isinstance(claim(connection, workspace, "b", HOLDER, sent=0.0), HeldBy)
 
 
 @pytest.mark.slow
 def test_a_released_lease_is_free_at_once_and_keeps_its_epoch(connection, workspace):
-    release(connection, claim(connection, workspace, "a", HOLDER))
-    assert claim(connection, workspace, "b", HOLDER).epoch == 2
+    release(connection, claim(connection, workspace, "a", HOLDER, sent=0.0))
+    assert claim(connection, workspace, "b", HOLDER, sent=0.0).epoch == 2
 
 
 @pytest.mark.parametrize("row", ["", "{", "[]", json.dumps({"pid": 1})])

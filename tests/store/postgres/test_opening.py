@@ -10,7 +10,8 @@ from outcome import Error, Value, acapture
 
 from crush_trio.store.changes import TextAppended
 from crush_trio.store.errors import LeaseLost, StoreFailed, StoreLocked
-from crush_trio.store.postgres.lease import Holder, Lease, claim
+from crush_trio.store.lease import Lease
+from crush_trio.store.postgres.lease import Holder, claim
 from crush_trio.store.postgres.opening import has_workspace, keep_lease, open_postgres_store
 from crush_trio.wire.ids import SessionId
 from tests.store.postgres.server import connect, new_database, shared_database_url
@@ -53,7 +54,7 @@ def taken_over(store):
             "UPDATE leases SET expires_at = clock_timestamp() WHERE workspace = %s",
             (store.workspace.number,),
         )
-        return claim(connection, store.workspace.number, "another", OTHER)
+        return claim(connection, store.workspace.number, "another", OTHER, sent=0.0)
 
 
 # ── Opening ─────────────────────────────────────────────────────────────────────────────────────
@@ -214,7 +215,7 @@ async def test_leaving_a_store_frees_the_workspace_for_a_program_elsewhere(tmp_p
     async with open_store(tmp_path) as store:
         store.post(session("s"))
     with connect(shared_database_url()) as connection:
-        found = claim(connection, store.workspace.number, "another", OTHER)
+        found = claim(connection, store.workspace.number, "another", OTHER, sent=0.0)
     assert found.epoch == 2
     with connect(shared_database_url()) as connection:
         rows = connection.execute(

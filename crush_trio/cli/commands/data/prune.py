@@ -63,14 +63,14 @@ async def prune_directory(
         return 0
     before = limit_of(days, now) if unused_for is None else now - unused_for
     settings = StoreSettings.from_environment(environ)
-    if not await has_data(settings, config.data_dir):
+    if not await has_data(settings, config.data_dir, Path(directory)):
         write("There are no sessions here.\n")
         return 0
     if dry_run:
         _print(unused_since(await _listed(environ, directory, config.data_dir), before), "would be")
         return 0
     try:
-        async with open_store(settings, config.data_dir) as store:
+        async with open_store(settings, config.data_dir, Path(directory)) as store:
             gone = await prune_store(store, before)
     except StoreLocked as error:
         raise StoreLocked(
@@ -83,7 +83,8 @@ async def prune_directory(
 async def _listed(environ: Mapping[str, str], directory: str, data_dir: Path) -> Sequence[Session]:
     """Return the sessions, from the server if one has the directory open."""
     try:
-        async with open_store(StoreSettings.from_environment(environ), data_dir) as store:
+        settings = StoreSettings.from_environment(environ)
+        async with open_store(settings, data_dir, Path(directory)) as store:
             return await store.sessions()
     except StoreLocked:
         if not await finds_server(environ):

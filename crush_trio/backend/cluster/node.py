@@ -1,0 +1,324 @@
+"""`Node`: this server as one of several that share a store.
+
+In the process a lease is a cancel scope around its workspace. One task renews the row of the node and all
+of its leases in one transaction; each renewal moves the deadlines of the scopes, counted from before it was
+sent. So a node that cannot reach the store stops its workspaces before another node may claim them, and
+nothing else has to ask whether it is still the owner.
+
+A workspace whose lease was lost ends without a word: its event log closes, so streams end and clients
+connect again, and the store refuses what its runs still want to write. The next owner ends the runs.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Final
+
+import trio
+from attrs import define, evolve, field, frozen
+
+from crush_trio.backend.settings import OpenWorkspace, Terms, WorkspacePlan
+from crush_trio.backend.workspace import HostedWorkspace
+from crush_trio.clock import Clock
+from crush_trio.errors import Unavailable
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.store.base import Store
+from crush_trio.store.errors import LeaseLost, StoreLocked, StoreUnavailable
+from crush_trio.store.lease import RENEWALS, Lease
+from crush_trio.store.shared import NodeCard, NodeRow, NodeTaken, SharedStore, Standing
+from crush_trio.wire.codec import decode, encode
+from crush_trio.wire.ids import WorkspaceId
+
+RELEASE_SECONDS: Final = 5.0
+"""Seconds that releasing a lease may take; after that it expires by itself."""
+
+LOOKS: Final = 15
+"""How often a lease is looked at while it could expire."""
+
+MARGIN: Final = 0.01
+"""Seconds after the end of a lease at which it is claimed."""
+
+log = logging.getLogger(__name__)
+
+
+class OwnedElsewhere(Unavailable):
+    """Another node runs the workspace; the detail names it."""
+
+    code = "owned_elsewhere"
+    message = "another server runs this workspace; connect to that one"
+
+    def __init__(self, detail: str = "", standing: Standing | None = None) -> None:
+        super().__init__(detail)
+        self.standing = standing
+
+
+@frozen(kw_only=True)
+class StoredTerms:
+    """What is stored of the terms of a workspace: all but the environment, which may hold secrets."""
+
+    yolo: bool = False
+    debug: bool = False
+    data_dir: str = ""
+    channels: tuple[str, ...] = ()
+    with_env: bool = False
+    """Whether its client sent an environment: then only a client can open it again as it was."""
+
+    @classmethod
+    def of(cls, terms: Terms) -> "StoredTerms":
+        """Return what is stored of *terms*."""
+        return cls(
+            yolo=terms.yolo,
+            debug=terms.debug,
+            data_dir=terms.data_dir,
+            channels=terms.channels,
+            with_env=bool(terms.env),
+        )
+
+    @classmethod
+    def read(cls, text: str) -> "StoredTerms":
+        """Return the stored terms; the default ones if none are stored."""
+        return decode(text.encode(), cls) if text else cls()
+
+    def text(self) -> str:
+        """Return them as they are stored."""
+        return encode(self).decode()
+
+
+@define(eq=False)
+class HeldLease:
+    """A lease of this node and the scope around its workspace. A `WorkspaceLease`."""
+
+    lease: Lease
+    _shared: SharedStore = field(repr=False)
+    scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.lease.on_lost = self.scope.cancel
+        self.follow()
+
+    def open_store(self) -> AbstractAsyncContextManager[Store]:
+        """Open the store of the workspace."""
+        return self._shared.open(self.lease)
+
+    def renewed(self, sent: float) -> None:
+        """Note that a renewal sent at this time has succeeded."""
+        self.lease.renewed(sent)
+        self.follow()
+
+    def follow(self) -> None:
+        """Have the scope end when the owner has to stop."""
+        self.scope.deadline = self.lease.stop_at
+
+
+@define(eq=False)
+class Watch:
+    """A workspace of another node, looked at for as long as requests to its owner are under way."""
+
+    standing: Standing
+    changed: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Set when it has another owner or none."""
+    users: int = field(default=0, init=False)
+
+
+@define(eq=False)
+class Node:
+    """This server as a node of a cluster. Made by `open_node`."""
+
+    shared: SharedStore
+    _clock: Clock = field(repr=False)
+    _held: dict[int, HeldLease] = field(factory=dict, init=False, repr=False)
+    _watched: dict[int, Watch] = field(factory=dict, init=False, repr=False)
+
+    @property
+    def card(self) -> NodeCard:
+        """What this node tells the others about itself."""
+        return self.shared.card
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases that this node holds."""
+        return tuple(held.lease for held in self._held.values())
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    async def find(self, workspace_id: WorkspaceId) -> Standing | None:
+        """Return how a workspace stands; None if there never was one."""
+        return await self.shared.find(workspace_id)
+
+    def is_former(self, standing: Standing) -> bool:
+        """Whether a former start of this node holds the lease, which will expire."""
+        owner = standing.owner
+        return owner is not None and owner.node is not None and owner.node.id == self.card.id
+
+    def reaches(self, standing: Standing) -> bool:
+        """Whether another node owns the workspace that can be asked."""
+        owner = standing.owner
+        return owner is not None and bool(owner.address) and not self.is_former(standing)
+
+    async def peers(self) -> list[NodeRow]:
+        """Return the other nodes that are alive and can be reached."""
+        rows = await self.shared.nodes()
+        return [
+            row for row in rows if row.alive and row.card.address and row.card.id != self.card.id
+        ]
+
+    async def wait_moved(self, standing: Standing) -> Standing:
+        """Wait until a lease has another owner or none, at most until it expires or is renewed; return how it stands."""
+        with self.watching(standing) as watch, trio.move_on_after(standing.seconds + MARGIN):
+            await watch.changed.wait()
+        return await self.find(standing.id) or standing
+
+    @contextmanager
+    def watching(self, standing: Standing) -> Iterator[Watch]:
+        """Look at a workspace of another node during the block; `Watch.changed` tells that it moved."""
+        watch = self._watched.get(standing.number)
+        if watch is None or watch.standing.epoch != standing.epoch:
+            watch = self._watched[standing.number] = Watch(standing)
+        watch.users += 1
+        try:
+            yield watch
+        finally:
+            watch.users -= 1
+            if not watch.users and self._watched.get(standing.number) is watch:
+                del self._watched[standing.number]
+
+    # ── Renewing ────────────────────────────────────────────────────────────────────────────────
+
+    async def keep(self) -> None:
+        """Renew the row of this node and its leases for ever. Raises `NodeTaken` if the row is another's."""
+        interval = self.shared.ttl / RENEWALS
+        while True:
+            sent = trio.current_time()
+            pause = interval / 5 if not await self._beat(sent) else interval
+            await trio.sleep_until(sent + pause)
+
+    async def _beat(self, sent: float) -> bool:
+        """Renew everything once; return False if the store did not answer."""
+        asked = tuple(self._held.values())
+        try:
+            beat = await self.shared.beat([held.lease for held in asked], tuple(self._watched))
+            if beat is None:
+                await self._enter_again()
+                return False
+        except StoreUnavailable as error:
+            log.warning("node.not_renewed", extra={"error": str(error)})
+            return False
+        for held in asked:
+            if held.lease.workspace in beat.own:
+                held.renewed(sent)
+            else:
+                held.lease.lost()
+        for number, standing in beat.watched.items():
+            self._note(number, standing)
+        return True
+
+    def _note(self, number: int, standing: Standing) -> None:
+        watch = self._watched.get(number)
+        if watch is not None and (standing.owner is None or standing.epoch != watch.standing.epoch):
+            del self._watched[number]
+            watch.changed.set()
+
+    async def _enter_again(self) -> None:
+        """Enter the table of nodes again: our row was removed, or another process has our id."""
+        other = await self.shared.enter()
+        if other is not None:
+            raise NodeTaken(other.card.describe())
+
+    # ── Holding ─────────────────────────────────────────────────────────────────────────────────
+
+    def leased(
+        self, open_workspace: OpenWorkspace[HostedWorkspace], *, wanted: Callable[[], bool]
+    ) -> OpenWorkspace[HostedWorkspace]:
+        """Return an opener that holds the lease of each workspace while it is open.
+
+        Opening raises `OwnedElsewhere` if another node runs the workspace. *wanted* says, when a
+        workspace closes, whether another node is to open it for the next request.
+        """
+
+        @asynccontextmanager
+        async def opened(plan: WorkspacePlan) -> AsyncIterator[HostedWorkspace]:
+            began = False
+            async with self._holding(plan, wanted) as held:
+                async with open_workspace(evolve(plan, lease=held)) as workspace:
+                    began = True
+                    await self.shared.note(held.lease, StoredTerms.of(plan.terms).text())
+                    try:
+                        yield workspace
+                    finally:
+                        if held.scope.cancel_called:
+                            disown(workspace)
+            if held.scope.cancelled_caught:
+                log.warning("workspace.lease_lost", extra={"workspace_id": plan.id})
+                if not began:
+                    raise LeaseLost
+
+        return opened
+
+    @asynccontextmanager
+    async def _holding(
+        self, plan: WorkspacePlan, wanted: Callable[[], bool]
+    ) -> AsyncIterator[HeldLease]:
+        """Hold the lease of a workspace during the block, which is cancelled if the lease is lost."""
+        standing = await self.shared.register(plan.key, self._clock.unix())
+        held = HeldLease(await self._claim(standing), self.shared)
+        self._held[held.lease.workspace] = held
+        try:
+            with held.scope:
+                yield held
+        finally:
+            del self._held[held.lease.workspace]
+            with trio.move_on_after(RELEASE_SECONDS, shield=True), suppress(StoreUnavailable):
+                await self.shared.release(held.lease, wanted=wanted())
+
+    async def _claim(self, standing: Standing) -> Lease:
+        """Claim a lease; raise `OwnedElsewhere`, or `StoreLocked` for an owner that cannot be asked.
+
+        An owner without an address lives if it renews its lease; otherwise the lease expires.
+        """
+        expires = None
+        while True:
+            found = await self.shared.claim(standing.number)
+            if isinstance(found, Lease):
+                return found
+            if found.owner is None:
+                continue
+            if self.reaches(found):
+                raise OwnedElsewhere(found.owner.description, found)
+            ends = trio.current_time() + found.seconds
+            if expires is not None and ends > expires + self.shared.ttl / LOOKS:
+                raise StoreLocked(f"{found.path} of site {found.site}: {found.owner.description}")
+            expires = ends if expires is None else expires
+            await trio.sleep(min(found.seconds + MARGIN, self.shared.ttl / LOOKS))
+
+
+def disown(workspace: HostedWorkspace) -> None:
+    """Have a workspace whose lease was lost end without a word: the next owner ends its runs."""
+    workspace.events.close()
+    workspace.runs.hurry()
+
+
+@asynccontextmanager
+async def open_node(shared: SharedStore, *, clock: Clock) -> AsyncIterator[Node]:
+    """Enter the table of nodes for the length of the block, and keep the leases of this node.
+
+    Waits for a former start with the same id to expire. Raises `NodeTaken` if it renews its row, so
+    that it certainly lives.
+    """
+    expires = None
+    while (other := await shared.enter()) is not None:
+        ends = trio.current_time() + other.seconds
+        if expires is not None and ends > expires + shared.ttl / LOOKS:
+            raise NodeTaken(other.card.describe())
+        expires = ends if expires is None else expires
+        log.info("node.waits", extra={"node": other.card.id, "seconds": other.seconds})
+        await trio.sleep(max(MARGIN, min(other.seconds + MARGIN, shared.ttl / LOOKS)))
+    node = Node(shared, clock)
+    log.info("node.entered", extra={"node": node.card.id, "site": node.card.site})
+    try:
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(node.keep, name="node")
+            yield node
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.move_on_after(RELEASE_SECONDS, shield=True), suppress(StoreUnavailable):
+            await shared.leave()
