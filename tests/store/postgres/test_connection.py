@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
+from benchmarks.driver.tcp_proxy import open_proxy
 from crush_trio.store.changes import TextAppended
 from crush_trio.store.errors import (
     DiskFull,
@@ -23,7 +24,6 @@ from crush_trio.store.postgres.connection import Reconnector
 from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.postgres.place import Place
 from crush_trio.wire.ids import MessageId
-from tests.store.postgres.proxy import open_proxy
 from tests.store.postgres.server import (
     PostgresServer,
     connect,
