@@ -8,6 +8,7 @@
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
+#   make cluster-demo  a PostgreSQL, three servers on it, a client whose server is killed: the same
 #   make serve  start the server on ADDRESS; ctrl-c stops it
 #   make setup  create .venv and install the package with its development tools, nothing else
 #   make build  sdist and wheel in dist/, checked
@@ -17,6 +18,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.demo
 PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
@@ -32,7 +34,7 @@ ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check sandboxes lint programs lowest format bench races soak demo serve setup build clean
+.PHONY: quick test check sandboxes lint programs lowest format bench races soak demo cluster-demo serve setup build clean
 
 quick: $(STAMP)
 	$(PYTEST) $(ALL) --quick -m "$(FAST)"
@@ -83,6 +85,9 @@ soak: $(STAMP)
 demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py
 
+cluster-demo: $(DEMO)
+	@PYTHONPATH=. $(BIN)/python examples/cluster_demo.py
+
 serve: $(RUNTIME)
 	@$(BIN)/python -m crush_trio serve --host $(ADDRESS)
 
@@ -101,6 +106,10 @@ $(RUNTIME): pyproject.toml
 
 $(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(DEMO)
+
+$(DEMO): $(RUNTIME)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster-demo]'
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml tests/lowest.txt

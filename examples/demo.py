@@ -56,7 +56,20 @@ LIMIT: Final = 60
 
 # ── Output ──────────────────────────────────────────────────────────────────────────────────────
 
-COLOURS: Final = {"server": "blue", "anna": "green", "ben": "magenta", "disk": "yellow", "": "dim"}
+COLOURS: Final = {
+    "server": "blue",
+    "anna": "green",
+    "ben": "magenta",
+    "disk": "yellow",
+    "": "dim",
+    # those of cluster_demo.py
+    "database": "yellow",
+    "door": "red",
+    "cleo": "cyan",
+    "node 1": "blue",
+    "node 2": "blue",
+    "node 3": "blue",
+}
 
 
 @define(eq=False)

@@ -4,10 +4,13 @@ import ast
 import os
 import re
 import runpy
+import signal
+import socket
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -30,6 +33,7 @@ def test_every_example_is_run_here():
         "agent.py",
         "asyncio_client.py",
         "cancel_anywhere.py",
+        "cluster_demo.py",
         "custom_provider.py",
         "custom_tool.py",
         "demo.py",
@@ -40,7 +44,7 @@ def test_every_example_is_run_here():
     }
 
 
-@pytest.mark.parametrize("name", sorted(names() - {"demo.py"}))
+@pytest.mark.parametrize("name", sorted(names() - {"cluster_demo.py", "demo.py"}))
 def test_an_example_is_at_most_sixty_lines_besides_its_imports(name):
     text = (EXAMPLES / name).read_text("utf-8")
     imports = [
@@ -153,6 +157,71 @@ def test_the_demo_shows_what_it_says_and_leaves_nothing_behind(tmp_path):
     assert printed.splitlines()[-1].endswith("ends with exit code 0")
     home = re.search(r"unix://(\S+)/crush\.sock", printed)[1]
     assert not Path(home).exists()
+
+
+@pytest.mark.slow
+def test_the_demo_of_a_cluster_shows_a_client_that_finishes_on_another_server(tmp_path):
+    printed = run_example("cluster_demo.py", tmp_path)
+    assert "\x1b" not in printed
+    assert len(set(re.findall(r"has workspace +(\S+)", printed))) == 1
+    assert len(re.findall(r"has workspace +(\S+)", printed)) == 3
+    killed = printed.partition("node 1 │ is killed")[2]
+    doing = [
+        "leads to node 2",
+        "goes on after her last event",
+        "end: interrupted",
+        "end: completed",
+    ]
+    places = [killed.index(each) for each in doing]
+    assert places == sorted(places)
+    assert "three runs, three endings: completed, interrupted, completed" in printed
+    owners = re.findall(r"lease of the workspace: (\S+), epoch (\d)", printed)
+    assert [epoch for _, epoch in owners] == ["1", "2"]
+    assert owners[0][0] != owners[1][0]
+    assert printed.count("ends with exit code 0") == 2
+    [port] = re.findall(r"PostgreSQL on port (\d+)", printed)
+    assert not is_open(int(port))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_demo_of_a_cluster_leaves_nothing_behind_after_ctrl_c(tmp_path):
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with TemporaryDirectory() as temporary:
+        Path(temporary).chmod(0o755)  # as root, PostgreSQL runs as another user
+        assert interrupted_demo({**environment, "TMPDIR": temporary}) == []
+        assert list(Path(temporary).iterdir()) == []
+
+
+def interrupted_demo(environment):
+    """Interrupt the demo of a cluster at its worst moment; return the ports that are still open."""
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "cluster_demo.py")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        printed = ""
+        for line in demo.stdout:
+            printed += line
+            if "is killed" in line:
+                os.killpg(demo.pid, signal.SIGINT)  # as a terminal does it
+        assert demo.wait(60) == 130, printed
+    assert printed.splitlines()[-1].endswith("nothing is left behind")
+    assert "Traceback" not in printed
+    ports = {*map(int, re.findall(r"(?:port |127\.0\.0\.1:)(\d+)", printed))}
+    assert len(ports) == 5
+    return [port for port in ports if is_open(port)]
+
+
+def is_open(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 # ── Tests of somebody else's agent ──────────────────────────────────────────────────────────────
