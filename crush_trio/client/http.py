@@ -336,6 +336,13 @@ KNOWN: Final[Mapping[str, type[CrushError]]] = {cls.code: cls for cls in _leaves
 """The errors that the client raises as the server raised them, by code."""
 
 
+_FORWARD_LOST: Final = "forward_lost"
+"""The code of a node that passed the request on to another one, and lost it."""
+
+_BY_PROXIES: Final = frozenset({502, 504})
+"""Statuses with which proxies say that they got no answer; those of our servers have a code."""
+
+
 def refusal(status: int, body: bytes) -> CrushError:
     """Return the error for a response with *status* and *body*."""
     try:
@@ -346,6 +353,8 @@ def refusal(status: int, body: bytes) -> CrushError:
     if known is not None:
         return known(told.detail or _detail(told.message, known.message))
     text = ": ".join(filter(None, (told.message, told.detail))) or f"HTTP status {status}"
+    if told.code == _FORWARD_LOST or (not told.code and status in _BY_PROXIES):
+        return AnswerLost(text)
     return ApiError(text, code=told.code or f"http_{status}", status=status)
 
 

@@ -13,6 +13,7 @@ from crush_trio.client.http import (
     refusal,
 )
 from crush_trio.errors import CrushError
+from crush_trio.server.cluster.errors import ForwardLost
 from crush_trio.server.guard import Unauthorized
 from crush_trio.server.status import STATUS, error_body, status_of
 from crush_trio.store.errors import StoreBusy
@@ -48,6 +49,19 @@ def test_other_refusals_carry_their_code_their_status_and_the_servers_words(sent
 def test_a_refusal_that_is_no_json_is_told_as_it_is():
     back = refusal(404, b"404 page not found\n")
     assert (back.code, back.status, str(back)) == ("http_404", 404, "404 page not found")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (502, error_body(ForwardLost())),
+        (502, b"<html><h1>502 Bad Gateway</h1>"),
+        (504, b""),
+    ],
+)
+def test_an_answer_that_was_lost_behind_a_proxy_or_a_node_is_a_lost_answer(status, body):
+    assert isinstance(refusal(status, body), AnswerLost)
+    assert isinstance(refusal(500, body.replace(b"forward_lost", b"other")), ApiError)
 
 
 def test_a_refusal_without_a_word_is_told_by_its_status():
