@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks.driver.process import free_port
 from tests.e2e.test_server_process import CLIENT, LIMIT, Server, Stream, environment
 
 pytestmark = [
@@ -100,7 +102,13 @@ def serving(place, *arguments, extra=None):
 def config(place, port):
     """Return the example of the repository, for this port and these paths, without TLS."""
     text = (ROOT / "deploy" / "nginx.conf").read_text("utf-8")
-    text = text.replace("/run/crush-trio/crush.sock", f"{place}/run/s.sock")
+    return whole_config(
+        text.replace("/run/crush-trio/crush.sock", f"{place}/run/s.sock"), place, port
+    )
+
+
+def whole_config(text, place, port):
+    """Return a configuration of nginx that has the server in *text*, on this port and without TLS."""
     text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};")
     text = re.sub(r"^\s*ssl_\w+ .*;\n", "", text, flags=re.MULTILINE)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -114,20 +122,26 @@ def config(place, port):
 @contextmanager
 def proxied(place):
     """Run nginx as its user; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
+    with nginx(place, config(place, port), port, partial(as_user, PROXY)):
+        yield port
+
+
+@contextmanager
+def nginx(place, text, port, command_of=lambda *command: command):
+    """Run nginx with the configuration *text*, until it accepts connections on *port*."""
     path = place / "nginx" / "nginx.conf"
-    path.write_text(config(place, port), "utf-8")
+    path.write_text(text, "utf-8")
     command = ["nginx", "-p", str(place / "nginx"), "-e", str(place / "nginx/early.log"), "-c"]
-    with process(as_user(PROXY, *command, str(path)), place / "nginx.txt") as nginx:
+    with process(command_of(*command, str(path)), place / "nginx.txt") as started:
         deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline and nginx.poll() is None:
+        while time.monotonic() < deadline and started.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             time.sleep(0.05)
         else:
             raise AssertionError((place / "nginx.txt").read_text("utf-8"))
-        yield port
+        yield
 
 
 class Site:
@@ -145,10 +159,11 @@ class Site:
         connection.close()
         return answer.status, json.loads(content) if content[:1] in {b"{", b"["} else None
 
-    def stream(self, workspace):
+    def stream(self, workspace, last_id=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         target = f"/v1{workspace}/events?client_id={CLIENT}&form=native"
-        connection.request("GET", target, headers=self.headers)
+        place = {} if last_id is None else {"Last-Event-ID": last_id}
+        connection.request("GET", target, headers={**self.headers, **place})
         return Stream(connection, connection.getresponse())
 
     def create(self, folder):
