@@ -105,7 +105,9 @@ def followed(site, workspace):
         yield reader
     finally:
         reader.left.set()
-        site.ask("POST", f"{workspace}/sessions", {"title": "an event, so that the reader looks up"})
+        site.ask(
+            "POST", f"{workspace}/sessions", {"title": "an event, so that the reader looks up"}
+        )
         thread.join(LIMIT)
 
 
