@@ -248,9 +248,12 @@ async def paged(pages: JsonPages) -> Reply:
 
 
 _EXPLAINED: Final = frozenset(
-    {"config_invalid", "not_built", "server_shutting_down", "store_locked"}
+    {
+        *("config_invalid", "not_built", "server_shutting_down", "store_locked"),
+        *("forward_lost", "owned_elsewhere", "owner_unreachable", "workspace_elsewhere"),
+    }
 )
-"""Errors with a 5xx, most of them of a create, that say all there is to say."""
+"""Errors with a 5xx, most of them of a create or of another node, that say all there is to say."""
 
 
 def refused(error: Exception, call: Call) -> Reply:
