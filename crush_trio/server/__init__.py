@@ -55,6 +55,7 @@ _HOMES: Final[Homes] = {
     ),
     "crush_trio.server.service_manager": ("ServiceManager",),
     "crush_trio.server.settings": (
+        "ClusterSettings",
         "GuardSettings",
         "ServerSettings",
     ),

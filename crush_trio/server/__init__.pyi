@@ -24,7 +24,7 @@ from crush_trio.server.http.sockets import (
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.run import Orders, open_server, run_server
 from crush_trio.server.service_manager import ServiceManager
-from crush_trio.server.settings import GuardSettings, ServerSettings
+from crush_trio.server.settings import ClusterSettings, GuardSettings, ServerSettings
 
 __all__ = [
     "Address",
@@ -32,6 +32,7 @@ __all__ = [
     "AddressInUse",
     "BadAddress",
     "CannotListen",
+    "ClusterSettings",
     "GuardSettings",
     "LifespanFailed",
     "Listening",
