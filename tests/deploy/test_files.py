@@ -18,12 +18,16 @@ import pytest
 import yaml
 
 from crush_trio.cli.commands.serve import serve
+from crush_trio.net.address import parse_server_url
 from crush_trio.server.logging import JsonFormatter
 from crush_trio.server.routes import ROUTES
+from crush_trio.server.settings import ClusterSettings, ServerSettings
+from crush_trio.store.lease import TTL
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+CLUSTER = yaml.safe_load((DEPLOY / "compose-cluster.yaml").read_text("utf-8"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
 
@@ -38,10 +42,12 @@ def of_kind(name):
     return [rest for kind, rest in instructions() if kind == name]
 
 
-def unit():
+def unit(*dropins):
+    """Return the unit; of a key that is there twice, the last value, as systemd takes it after an empty one."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
-    parser.read(DEPLOY / "crush-trio.service", "utf-8")
+    for name in ("crush-trio.service", *dropins):
+        parser.read(DEPLOY / name, "utf-8")
     return parser
 
 
@@ -86,8 +92,38 @@ def test_the_unit_has_what_the_server_speaks():
     assert service["Restart"] == "on-failure"
 
 
+def test_the_drop_in_starts_a_node_at_the_address_that_it_advertises():
+    service = unit("node.conf")["Service"]
+    arguments = shlex.split(service["ExecStart"])
+    place = arguments.index("${CRUSH_TRIO_ADVERTISE}")
+    [example] = re.findall(r"^CRUSH_TRIO_ADVERTISE=(\S+)$", PAGE, re.MULTILINE)
+    arguments[place] = example
+    options = parsed(arguments)
+    assert options["hosts"] == (str(parse_server_url(example)),)
+    assert options["drain"] + options["grace"] < float(service["TimeoutStopSec"])
+    assert float(service["TimeoutStartSec"]) > TTL, "it may have to wait for its former start"
+    assert (DEPLOY / "node.conf").read_text("utf-8").count("ExecStart=") == 2
+    settings = ClusterSettings.of(example)
+    assert settings.advertise == example
+
+
+def test_the_environment_of_a_node_has_variables_that_the_program_knows():
+    [block] = re.findall(r"^```sh\n(CRUSH_TRIO_STORE=.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    given = dict(line.partition("=")[::2] for line in block.splitlines())
+    settings = ServerSettings.from_environment({**given, "CRUSH_TRIO_TOKEN": "x" * 24})
+    assert settings.clustered
+    assert settings.store.named_site == given["CRUSH_TRIO_SITE"]
+    assert settings.guard.public_url == given["CRUSH_TRIO_PUBLIC_URL"]
+
+
 @pytest.mark.parametrize(
-    ("file", "language"), [("crush-trio.service", "ini"), ("nginx.conf", "nginx")]
+    ("file", "language"),
+    [
+        ("crush-trio.service", "ini"),
+        ("node.conf", "ini"),
+        ("nginx.conf", "nginx"),
+        ("nginx-cluster.conf", "nginx"),
+    ],
 )
 def test_the_page_shows_the_files_as_they_are(file, language):
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -193,15 +229,56 @@ def test_both_nginx_files_differ_in_the_address_of_the_server_only():
     assert rest(alone) == rest(composed)
 
 
+def servers_of(name):
+    text = (DEPLOY / name).read_text("utf-8")
+    return re.findall(r"^ +server (\S+) max_fails=0;$", text, re.MULTILINE), text
+
+
+def test_both_nginx_files_of_a_cluster_differ_in_the_addresses_of_the_nodes_only():
+    alone, text = servers_of("nginx-cluster.conf")
+    composed, other = servers_of("compose-nginx-cluster.conf")
+    assert len(alone) == 2
+    [port] = of_kind("EXPOSE")
+    assert composed == [f"crush-trio:{port}", f"node-2:{port}"]
+    for one, two in zip(alone, composed, strict=True):
+        text = text.replace(one, two)
+
+    def rest(each):
+        return [line for line in each.splitlines() if not line.startswith("#")]
+
+    assert rest(text) == rest(other)
+
+
+def test_the_nodes_of_the_compose_file_share_a_site_and_are_reached_by_their_names():
+    [port] = of_kind("EXPOSE")
+    services = CLUSTER["services"]
+    sites = set()
+    for name in ("crush-trio", "node-2"):
+        given = services[name]["environment"]
+        assert ClusterSettings.of(given["CRUSH_TRIO_ADVERTISE"]).advertise == f"tcp://{name}:{port}"
+        sites.add(given["CRUSH_TRIO_SITE"])
+    assert len(sites) == 1
+    assert services["node-2"]["extends"] == {"file": "compose.yaml", "service": "crush-trio"}
+    assert services["nginx"]["depends_on"].keys() <= services.keys()
+    [volume] = services["nginx"]["volumes"]
+    source, target = volume.split(":")[:2]
+    assert (DEPLOY / source).exists()
+    assert target in {each.split(":")[1] for each in COMPOSE["services"]["nginx"]["volumes"]}
+
+
 @pytest.mark.slow
 @pytest.mark.needs("nginx", "openssl")
-@pytest.mark.parametrize("name", ["nginx.conf", "compose-nginx.conf"])
+@pytest.mark.parametrize(
+    "name",
+    ["nginx.conf", "compose-nginx.conf", "nginx-cluster.conf", "compose-nginx-cluster.conf"],
+)
 def test_nginx_can_read_its_files(tmp_path, name):
     pair = ["-keyout", str(tmp_path / "server.key"), "-out", str(tmp_path / "server.pem")]
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", *pair]
     subprocess.run(make, check=True, capture_output=True, timeout=60)
     text = (DEPLOY / name).read_text("utf-8").replace("/etc/ssl/crush-trio", str(tmp_path))
-    text = text.replace("server crush-trio:8765", "server 127.0.0.1:8765").replace("443", "8443")
+    text = re.sub(r"server (crush-trio|node-2):8765", "server 127.0.0.1:8765", text)
+    text = text.replace("443", "8443")
     whole = f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off;\n{text}\n}}"
     (tmp_path / "nginx.conf").write_text(whole, "utf-8")
     command = ["nginx", "-t", "-p", str(tmp_path), "-e", "stderr", "-c", "nginx.conf"]
