@@ -38,15 +38,20 @@ class Nodes:
         own = f"tcp://127.0.0.1:{self.ports[number]}"
         options = ["--advertise", own, "--site", "files", "--lease-ttl", "2", "--drain", "10"]
         extra = {"CRUSH_TRIO_TOKEN": TOKEN, "CRUSH_TRIO_STORE": self.store, "HOME": str(place)}
+        extra["CRUSH_TRIO_PUBLIC_URL"] = "http://127.0.0.1"
         stack = ExitStack()
         server = stack.enter_context(serving(place, *options, host=own, extra=extra))
         self._running[number] = (stack, server)
 
-    def restart(self, number):
-        """Stop a node as systemd does, and start it again."""
+    def stop(self, number):
+        """Stop a node as systemd does; return its exit code."""
         stack, server = self._running.pop(number)
-        code, _ = server.stop()
-        stack.close()
+        with stack:
+            return server.stop()[0]
+
+    def restart(self, number):
+        """Stop a node and start it again; return the exit code."""
+        code = self.stop(number)
         self.start(number)
         return code
 
@@ -210,3 +215,17 @@ def test_while_nodes_are_restarted_in_turn_every_accepted_prompt_ends_once(tmp_p
     assert rows == [("completed", len(sent))]
     assert epoch >= 2
     assert "request.crashed" not in nodes.log(0) + nodes.log(1)
+
+
+def test_a_browser_stays_at_one_node_and_gets_to_the_other_one_when_that_is_gone(tmp_path, nodes):
+    """A login is in the memory of one node; here every request without one is refused, and logged there."""
+    with behind_nginx(tmp_path, nodes) as port:
+        browser = Site(port, token=None)
+        for _ in range(8):
+            assert browser.ask("GET", "/workspaces")[0] == 401
+        refused = [nodes.log(number).count("request.refused") for number in range(2)]
+        assert sorted(refused) == [0, 8]
+        mine = refused.index(8)
+        assert nodes.stop(mine) == 0
+        assert browser.ask("GET", "/workspaces")[0] == 401
+        assert nodes.log(1 - mine).count("request.refused") == 1

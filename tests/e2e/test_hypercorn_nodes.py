@@ -81,6 +81,7 @@ def test_a_client_at_the_other_node_reads_a_run_and_its_claim_goes_when_it_hangs
         assert second.stop()[0] == 0
 
 
+@pytest.mark.long
 def test_when_the_owner_stops_the_stream_at_the_other_node_goes_on_there(tmp_path):
     store = new_database()
     project = tmp_path / "project"
