@@ -89,7 +89,9 @@ export class Server {
     );
     if (response.ok) return response;
     const text = await this.#answered(signal, () => response.text());
-    throw new ApiError(response.status, parsed(text) ?? { message: text.slice(0, 200) });
+    const told = parsed(text);
+    if (lost(response.status, told)) throw new NoAnswer(`${this.url} lost the answer: status ${response.status}`);
+    throw new ApiError(response.status, told ?? { message: text.slice(0, 200) });
   }
 
   /**
@@ -199,6 +201,14 @@ export async function until(promise, signal) {
 export function backoff() {
   let pause = 0;
   return { next: (lasted = 0) => (pause = lasted >= pause ? FIRST_PAUSE : Math.min(2 * pause, LONGEST_PAUSE)) };
+}
+
+/**
+ * Whether a proxy, or another node of a cluster, says that its own connection broke: the request may have been carried
+ * out. Our servers give every error a code. @param {number} status @param {any} told
+ */
+function lost(status, told) {
+  return told?.code === "forward_lost" || (!told?.code && (status === 502 || status === 504));
 }
 
 /** Whether to try again: the server is away or busy, and the request was valid. @param {any} error */

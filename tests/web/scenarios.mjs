@@ -241,8 +241,10 @@ const scenarios = {
         response.writeHead(200).write(`event: ready\ndata: {"position":null,"heartbeat":${heartbeat}}\n\n`);
         response.write('id: x-1\nevent: resync\ndata: {"ended":[],"runs":[],"messages":[]}\n\n');
       } else if (request.url.endsWith("/agent") && ++posts < 3) {
-        request.socket.destroy(); // the answer is lost
+        if (posts === 1) request.socket.destroy(); // the answer is lost
+        else response.writeHead(502).end('{"message":"a node has lost it","code":"forward_lost"}');
       } else {
+        if (request.url.endsWith("/mcp")) return response.writeHead(504).end("<html>"); // by a proxy
         const foreign = /tasks$|skills$/.test(request.url);
         response.writeHead(request.url.endsWith("/tasks") ? 500 : 200).end(foreign ? "<html>" : '{"id":"w"}');
       }
@@ -255,6 +257,7 @@ const scenarios = {
     const events = workspace.events();
     await workspace.submit("go", { session: "s" });
     assert.equal(posts, 3, "a lost answer is asked for again");
+    await assert.rejects(workspace.ask("GET", "/mcp"), NoAnswer);
     await assert.rejects(workspace.ask("GET", "/tasks"), { name: "ApiError", status: 500, message: "<html>" });
     await assert.rejects(workspace.ask("GET", "/skills"), { name: "ApiError", status: 200, code: "answer_garbled" });
     assert.equal(await workspace.ask("GET", "/runs/r/capsule"), "{}\n{}\n");
