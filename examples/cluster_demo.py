@@ -123,7 +123,7 @@ class Node:
         task_status.started()
 
     async def kill(self) -> None:
-        """Kill it: it has no time to tell anybody."""
+        """Kill it, without time for anything."""
         assert self.process is not None
         self.process.kill()
         await self.process.wait()
