@@ -22,16 +22,15 @@ from attrs import define, evolve, field
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 from hypercorn.utils import LifespanFailureError
 
-from crush_trio import __version__
 from crush_trio.audit.log import open_audit
-from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
+from crush_trio.backend.backend import Backend
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app, refuse
+from crush_trio.server.hosting import open_hosting
 from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
 from crush_trio.server.logging import keep_logs
-from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.run import (
     begin_drain,
     default_workspaces,
@@ -40,7 +39,7 @@ from crush_trio.server.run import (
     secrets_of,
     settle_in,
 )
-from crush_trio.server.server import Meters, Server, metered
+from crush_trio.server.server import Server
 from crush_trio.server.settings import ServerSettings, warn_without_audit
 
 _ANSWER_TIME: Final = 1.0
@@ -103,25 +102,15 @@ class HostedApp:
         hears of it.
         """
         await receive()
-        meters, self._worker, self._met = Meters(), None, trio.Event()
+        self._worker, self._met = None, trio.Event()
         with keep_logs(secrets_of(settings)) as logs:
             warn_without_audit(settings)
             opener = late_opener(default_workspaces(settings, logs))
             async with (
                 open_audit(settings.audit) as audit,
-                open_backend(
-                    metered(opener.open, meters),
-                    settings=settings.backend,
-                    sizes=settings.sizes,
-                    version=__version__,
-                    keeps_open=keeps_open,
-                    note_people=note_people,
-                ) as backend,
+                open_hosting(settings, opener.open, audit) as server,
                 open_hidden_nursery() as nursery,
             ):
-                server = Server(
-                    backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
-                )
                 self._app = create_app(server, settings.guard)
                 nursery.start_soon(self._watch, server)
                 nursery.start_soon(settle_in, opener, True)

@@ -121,6 +121,16 @@ class Backend(Generic[W]):
         """What to tell a client of another version than ours, in the answer to its create (L41)."""
         return version_notice(request.version, self.version)
 
+    async def id_of(self, path: str) -> WorkspaceId:
+        """Return the id of the workspace of a directory, open or not; raises `PathInvalid`."""
+        check_path(path)
+        return workspace_id_of(self.site, await self._resolve(path))
+
+    def stage(self, workspace_id: WorkspaceId) -> Stage | None:
+        """Where a workspace is in its life; None if it is not open, opening or closing here."""
+        slot = self._by_id.get(workspace_id)
+        return None if slot is None else slot.stage
+
     @property
     def _live(self) -> list[Slot[W]]:
         return [slot for slot in self._by_id.values() if slot.stage is Stage.LIVE]

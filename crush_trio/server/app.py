@@ -33,9 +33,11 @@ from crush_trio.errors import CrushError, RequestTooSlow
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
+from crush_trio.server.cluster.conveyed import conveyed_caller, is_forwarded
 from crush_trio.server.guard import (
     STRANGER,
     Caller,
+    Forbidden,
     HostForbidden,
     Unauthorized,
     check_scope,
@@ -47,11 +49,12 @@ from crush_trio.server.http.exchange import take_whole_body
 from crush_trio.server.http.sockets import AddressExposed
 from crush_trio.server.page.login import Logins
 from crush_trio.server.routes import FILES, MATCHER, ROUTES
-from crush_trio.server.routing import Call, Reply, Route, respond
+from crush_trio.server.routing import Call, Here, Reply, Route, refused, respond
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.status import error_body, error_headers, status_of
-from crush_trio.server.tokens import Tokens
+from crush_trio.server.tokens import RightMissing, Tokens
+from crush_trio.wire.ids import WorkspaceId
 
 NO_ROUTE: Final = "none"
 """The route label of a request that found no route: refused by the guard, or an unknown path."""
@@ -113,6 +116,7 @@ class RequestState:
     meters: Meters
     caller: Caller = field(factory=Caller, init=False)
     server: Server | None = field(default=None, init=False)
+    here: Here = field(factory=Here, init=False)
     cleanup: ExitStack = field(factory=ExitStack, init=False)
     _route: str = field(default=NO_ROUTE, init=False)
     _since: float = field(factory=trio.current_time, init=False)
@@ -122,9 +126,8 @@ class RequestState:
         """Return the call of *route* that the request is; it is counted under that route."""
         assert self.server is not None
         self._route = route.path
-        return Call(
-            self.server, route, cast("dict[str, Any]", scope), values, self.cleanup, self.caller
-        )
+        scope_of_call = cast("dict[str, Any]", scope)
+        return Call(self.server, route, scope_of_call, values, self.cleanup, self.caller, self.here)
 
     def answered(self, status: str) -> None:
         """Count the request, if it was not yet: a stream that lasts for hours is answered at once."""
@@ -175,6 +178,8 @@ class Door:
             try:
                 check_user(cast("dict[str, Any]", scope))
                 caller = self._caller(cast("dict[str, Any]", scope))
+                if is_forwarded(cast("dict[str, Any]", scope)):
+                    caller = conveyed_caller(caller, cast("dict[str, Any]", scope))
                 if scope["type"] == "http":
                     state_of(scope).caller = caller
             except CrushError as error:
@@ -232,12 +237,51 @@ class Direct:
                     await send_reply(send, _NO_PAGE)
                     return
                 found = MATCHER.find(scope["method"], scope["path"])
-                if found is None or not found[0].direct or (body := take_whole_body(scope)) is None:
+                if self.server.cluster is not None and not await self._is_here(
+                    scope, receive, send
+                ):
+                    return
+                if state.here.body is not None:
+                    assert found is not None, "what has a body is not asked for by HEAD"
+                    call = state.call(found[0], scope, found[1])
+                    await send_reply(send, await respond(call, state.here.body))
+                elif (
+                    found is None or not found[0].direct or (body := take_whole_body(scope)) is None
+                ):
                     await self._ask_quart(scope, receive, send)
                 else:
                     await send_reply(
                         send, await respond(state.call(found[0], scope, found[1]), body)
                     )
+
+    async def _is_here(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> bool:
+        """Whether this server is to answer; a request about a workspace may be another node's.
+
+        Then that node answers, or this tells why it cannot.
+        """
+        assert self.server.cluster is not None
+        assert scope["type"] == "http"
+        state = state_of(scope)
+        found = MATCHER.find("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
+        if found is None:
+            return True  # noqa: ASYNC910 - the answer is sent next
+        call = state.call(found[0], scope, found[1])
+        place = call.values.get("wid") or call.query.get(found[0].names_workspace or "")
+        if not place:
+            return True  # noqa: ASYNC910 - the answer is sent next
+        try:
+            here = await self.server.cluster.answered(call, WorkspaceId(place), receive, send)
+        except Exception as error:  # noqa: BLE001 - the barrier between requests (B18)
+            if isinstance(error, (RightMissing, Forbidden)):
+                self.server.audit.note(refusal(call.scope, error, call.caller.token))
+            await send_reply(send, refused(error, call))
+            return False
+        if here is None:
+            return False
+        state.here = here
+        return True
 
     async def _ask_quart(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable

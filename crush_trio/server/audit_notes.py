@@ -103,9 +103,15 @@ def _record(call: "Call", fields: Fields, result: str) -> AuditRecord:
         result=result,
         client_id=_client_id(call),
         token=call.caller.token,
-        **_peer(call.scope),
+        **_caller_place(call),
         **fields,
     )
+
+
+def _caller_place(call: "Call") -> Fields:
+    if call.caller.forwarded:
+        return {"uid": None, "address": call.caller.address}
+    return _peer(call.scope)
 
 
 def _peer(scope: Mapping[str, Any]) -> Fields:

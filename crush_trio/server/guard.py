@@ -121,6 +121,12 @@ class Caller:
     """False for a request that lacks the token it needs; it reaches the rows that are open to all."""
     cookie: bool = False
     """Whether the page's cookie stands for the token, which a browser sends by itself."""
+    forwarded: bool = False
+    """Whether another node of the cluster has passed the request on, and told the rest of this."""
+    address: str = ""
+    """Where a forwarded request came from; empty for others, whose scope has it."""
+    own_process: bool = False
+    """Whether a forwarded request was sent by a command of the node that it came through."""
 
     def check(self, needed: Right) -> None:
         """Raise `RightMissing` if the caller may not do what needs this right; `Unauthorized` if it is not known."""

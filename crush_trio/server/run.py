@@ -29,11 +29,9 @@ from typing import Final, Generic
 import trio
 from attrs import define, field, frozen
 
-from crush_trio import __version__
 from crush_trio.audit.log import open_audit
-from crush_trio.backend.backend import open_backend
 from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
-from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import CrushError
 from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
@@ -41,10 +39,10 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.turn_check import check_trio
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import tokens_of
+from crush_trio.server.hosting import open_hosting
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.logging import keep_logs
-from crush_trio.server.roster.recent import RecentDirectories
-from crush_trio.server.server import Meters, Server, metered
+from crush_trio.server.server import Server
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
@@ -147,26 +145,16 @@ async def run_server(
     settings = ServerSettings() if settings is None else settings
     orders = Orders() if orders is None else orders
     manager = ServiceManager() if manager is None else manager
-    meters = Meters()
     with trio.CancelScope() as life, keep_logs(secrets_of(settings)) as logs:
         opener = late_opener(
             default_workspaces(settings, logs) if workspaces is None else workspaces
         )
         async with (
             open_audit(settings.audit) as audit,
-            open_backend(
-                metered(opener.open, meters),
-                settings=settings.backend,
-                sizes=settings.sizes,
-                version=__version__,
-                keeps_open=keeps_open,
-                note_people=note_people,
-            ) as backend,
+            open_hosting(settings, opener.open, audit) as server,
             open_hidden_nursery() as late,
         ):
-            server = Server(
-                backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
-            )
+            backend = server.backend
             late.start_soon(settle_in, opener, whole_process)
             late.start_soon(keep_reloading, server, orders, manager)
 

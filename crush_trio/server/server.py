@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from operator import is_
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import trio
@@ -44,6 +44,9 @@ from crush_trio.wire.codec import encode, encode_change
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.runs import RunState
+
+if TYPE_CHECKING:
+    from crush_trio.server.cluster.forwarding import Forwarding
 
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
@@ -265,6 +268,8 @@ class Server:
     """The directories that the user has used lately; by default none."""
     directory: str = field(factory=_own_directory, kw_only=True)
     """The directory in which the server runs, which its page offers first."""
+    cluster: "Forwarding | None" = field(default=None, kw_only=True)
+    """The other nodes, for a store that several servers share."""
     streams: Streams = field(factory=Streams, init=False)
     roster: RosterDesk = field(init=False, repr=False)
     asks: AskFrames = field(factory=AskFrames, init=False)

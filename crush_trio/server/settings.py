@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from math import inf
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from attrs import evolve, field, frozen
 
@@ -21,12 +21,17 @@ from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_se
 from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import BadRequest, CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
-from crush_trio.net.address import HOST_VARIABLE
+from crush_trio.net.address import HOST_VARIABLE, TcpAddress, parse_server_url
 from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
 from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
+from crush_trio.store.lease import TTL
 from crush_trio.store.open import STORE_VARIABLE, StoreSettings
+
+if TYPE_CHECKING:
+    from crush_trio.net.dial import Dial
+    from crush_trio.store.open import OpenSharedStore
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,15 @@ PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
 
 PUBLIC_URL_VARIABLE: Final = "CRUSH_TRIO_PUBLIC_URL"
 """The environment variable with the address of the page behind a proxy."""
+
+ADVERTISE_VARIABLE: Final = "CRUSH_TRIO_ADVERTISE"
+"""The environment variable with the address at which other nodes of a cluster reach this server."""
+
+TTL_VARIABLE: Final = "CRUSH_TRIO_LEASE_TTL"
+"""The environment variable with the seconds for which leases of workspaces hold."""
+
+LEAST_TTL: Final = 0.5
+MOST_TTL: Final = 600.0
 
 TOKEN_LENGTH: Final = 16
 """The fewest characters a token may have; a shorter one can be guessed."""
@@ -68,6 +82,13 @@ class PublicUrlInvalid(BadRequest):
 
     code = "public_url_invalid"
     message = "not an address that a page can have"
+
+
+class AdvertiseInvalid(BadRequest):
+    """The place of a server in its cluster cannot be what its settings say."""
+
+    code = "advertise_invalid"
+    message = "other servers cannot reach this one so; write --advertise tcp://HOST:PORT"
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:
@@ -136,6 +157,37 @@ def _parse_public_url(text: str) -> tuple[str, str]:
 
 
 @frozen(kw_only=True)
+class ClusterSettings:
+    """How a server takes part in a cluster. It does so if its store is one that several servers share."""
+
+    advertise: str = ""
+    """The address at which the other nodes reach this one; without one they cannot ask it."""
+    lease_ttl: float = TTL
+    """Seconds after which the workspaces of a server that is gone can be taken over; the same on all nodes."""
+    open_store: "OpenSharedStore | None" = field(default=None, repr=False)
+    """Opens a shared store of the program's own."""
+    dial: "Dial | None" = field(default=None, repr=False)
+    """Opens connections to the other nodes; by default over TCP."""
+
+    @classmethod
+    def of(cls, advertise: str, lease_ttl: float = TTL) -> Self:
+        """Return the settings of a node at *advertise*, as people write it; raises `AdvertiseInvalid`."""
+        if not LEAST_TTL <= lease_ttl <= MOST_TTL:
+            raise AdvertiseInvalid(f"a lease lasts {LEAST_TTL:g} to {MOST_TTL:g} seconds")
+        if not advertise:
+            return cls(lease_ttl=lease_ttl)
+        try:
+            address = parse_server_url(advertise)
+        except CrushError as error:
+            raise AdvertiseInvalid(error.detail) from error
+        if not isinstance(address, TcpAddress) or not address.port:
+            raise AdvertiseInvalid(f"{advertise!r} has no host and port")
+        if address.host in {"0.0.0.0", "::"}:
+            raise AdvertiseInvalid(f"{address.host} is every address; name the one of this machine")
+        return cls(advertise=str(address), lease_ttl=lease_ttl)
+
+
+@frozen(kw_only=True)
 class ServerSettings:
     """How a server treats its workspaces and its clients."""
 
@@ -153,10 +205,17 @@ class ServerSettings:
     """The file with the directories that were used lately; None keeps none."""
     store: StoreSettings = field(factory=StoreSettings)
     """Which store keeps the data of workspaces."""
+    cluster: ClusterSettings = field(factory=ClusterSettings)
+    """What other servers on the same store need to know."""
     restore_sockets: float = inf
     """Seconds within which a socket file that was deleted is made again; by default never."""
     socket_access: SocketAccess = OWNER_ONLY
     """Who may open the socket files."""
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server shares its store with others."""
+        return self.store.shared or self.cluster.open_store is not None
 
     @property
     def home(self) -> Path:
@@ -187,7 +246,17 @@ class ServerSettings:
             audit=audit_path(environ),
             recent=recent_path(environ),
             store=StoreSettings.from_environment(environ),
+            cluster=ClusterSettings.of(
+                environ.get(ADVERTISE_VARIABLE, ""), _lease_ttl(environ.get(TTL_VARIABLE))
+            ),
         )
+
+
+def _lease_ttl(text: str | None) -> float:
+    try:
+        return TTL if text is None else float(text)
+    except ValueError:
+        raise AdvertiseInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
 
 
 def warn_without_audit(settings: ServerSettings) -> None:

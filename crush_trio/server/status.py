@@ -45,6 +45,7 @@ STATUS: Final[Mapping[str, int]] = {
     # The request is not allowed.
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "csrf": HTTPStatus.FORBIDDEN,
+    "forward_forbidden": HTTPStatus.FORBIDDEN,
     "host_forbidden": HTTPStatus.FORBIDDEN,
     "origin_forbidden": HTTPStatus.FORBIDDEN,
     "own_process": HTTPStatus.FORBIDDEN,
@@ -75,6 +76,8 @@ STATUS: Final[Mapping[str, int]] = {
     "token_name_taken": HTTPStatus.CONFLICT,
     "too_many_commands": HTTPStatus.CONFLICT,
     "workspace_closing": HTTPStatus.CONFLICT,
+    # For another node of the cluster, which asks again.
+    "not_owner": HTTPStatus.MISDIRECTED_REQUEST,
     # Not now: later, elsewhere, or once the store is repaired.
     "acceptance_not_stored": HTTPStatus.SERVICE_UNAVAILABLE,
     "audit_unreadable": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -87,6 +90,8 @@ STATUS: Final[Mapping[str, int]] = {
     "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "lease_lost": HTTPStatus.SERVICE_UNAVAILABLE,
     "migration_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "owned_elsewhere": HTTPStatus.SERVICE_UNAVAILABLE,
+    "owner_unreachable": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_corrupt": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_failed": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -97,6 +102,7 @@ STATUS: Final[Mapping[str, int]] = {
     "store_slow": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_unreachable": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_unsuitable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "workspace_elsewhere": HTTPStatus.SERVICE_UNAVAILABLE,
     "tokens_unusable": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
     "run_id_stored": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -107,6 +113,8 @@ STATUS: Final[Mapping[str, int]] = {
     "too_many_workspaces": HTTPStatus.TOO_MANY_REQUESTS,
     # A hook of the user is against it.
     "prompt_refused": HTTPStatus.FORBIDDEN,
+    # Another server was asked during the request, and its connection broke.
+    "forward_lost": HTTPStatus.BAD_GATEWAY,
     # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
     # A model was asked during the request, and its provider failed.
@@ -130,11 +138,14 @@ STATUS: Final[Mapping[str, int]] = {
     "socket_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "advertise_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "cluster_token_missing": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,
     "lifespan_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "limit_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "node_taken": HTTPStatus.INTERNAL_SERVER_ERROR,
     "record_not_stored": HTTPStatus.INTERNAL_SERVER_ERROR,
     "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
     "site_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,

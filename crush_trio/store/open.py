@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import trio
 from attrs import field, frozen
 
-from crush_trio.clock import RandomIds
+from crush_trio.clock import Clock, IdSource, RandomIds
 from crush_trio.errors import CrushError
 from crush_trio.store.base import Store
 from crush_trio.store.memory.store import MemoryStore
+
+if TYPE_CHECKING:
+    from crush_trio.store.shared import NodeCard, SharedStore
 
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
 """The environment variable with the URL of the store."""
@@ -218,6 +221,18 @@ def _kind_of(settings: StoreSettings) -> _Kind:
 
 
 # ── What can be done with any of them ───────────────────────────────────────────────────────────
+
+
+OpenSharedStore = Callable[["NodeCard", float], AbstractAsyncContextManager["SharedStore"]]
+"""Opens a store that several servers share, for the node of a card, with the seconds that leases hold."""
+
+
+def open_shared_store(settings: StoreSettings, *, clock: Clock, ids: IdSource) -> OpenSharedStore:
+    """Return what opens the shared store of *settings*, which must be `shared`."""
+    check_driver(settings)
+    from crush_trio.store.postgres.nodes import open_postgres_nodes
+
+    return lambda card, ttl: open_postgres_nodes(settings.url, card, ttl=ttl, clock=clock, ids=ids)
 
 
 def import_store(settings: StoreSettings) -> None:

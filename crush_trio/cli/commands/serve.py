@@ -41,7 +41,13 @@ from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.page.login import CODE_LIFE, new_code
 from crush_trio.server.run import Orders, run_server, secrets_of
 from crush_trio.server.service_manager import ServiceManager
-from crush_trio.server.settings import GuardSettings, ServerSettings, warn_without_audit
+from crush_trio.server.settings import (
+    ClusterSettings,
+    GuardSettings,
+    ServerSettings,
+    warn_without_audit,
+)
+from crush_trio.store.lease import TTL
 from crush_trio.store.open import check_driver, check_site, check_url
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
@@ -79,6 +85,8 @@ Environment:
   CRUSH_TRIO_PATIENCE        seconds that a permission or question waits while no client can answer it
   CRUSH_TRIO_STORE           the URL of the store; --store overrides it
   CRUSH_TRIO_SITE            the site of the workspaces in a shared store; --site overrides it
+  CRUSH_TRIO_ADVERTISE       the address for other servers on a shared store; --advertise overrides it
+  CRUSH_TRIO_LEASE_TTL       seconds for which leases hold; --lease-ttl overrides it
   CRUSH_TRIO_LIMITS          limits, as NAME=VALUE,NAME=VALUE; --limit overrides them
   CRUSH_SERVER_DETACH_GRACE  seconds after which the claim of a disconnected client is dropped
   CRUSH_SERVER_IDLE_TIMEOUT  seconds without workspaces after which the server shuts down
@@ -180,6 +188,19 @@ Environment:
     help="With a shared store: the name of the machines that see the same files as this one, by default its "
     "host name. A workspace is known by its site and its directory.",
 )
+@click.option(
+    "--advertise",
+    metavar="ADDRESS",
+    help="With a shared store: where other servers on it reach this one, such as tcp://10.0.0.5:8765. They pass "
+    "requests about its workspaces on to it, with the token that all of them have.",
+)
+@click.option(
+    "--lease-ttl",
+    type=seconds,
+    metavar="S",
+    help=f"With a shared store: seconds after which others may take over the workspaces of a server that is "
+    f"gone, by default {TTL:g}. The same on all servers.",
+)
 @debug_option
 @pass_invocation
 def serve(
@@ -197,6 +218,8 @@ def serve(
     public_url: str | None,
     store: str | None,
     site: str | None,
+    advertise: str | None,
+    lease_ttl: float | None,
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
@@ -224,7 +247,11 @@ def serve(
     check_url(chosen)
     check_site(chosen)
     check_driver(chosen)
-    settings = evolve(settings, store=chosen)
+    cluster = ClusterSettings.of(
+        settings.cluster.advertise if advertise is None else advertise,
+        settings.cluster.lease_ttl if lease_ttl is None else lease_ttl,
+    )
+    settings = evolve(settings, store=chosen, cluster=cluster)
     secrets = secrets_of(settings)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
     with open_log(LogFormat(log_format), level, secrets=secrets):

@@ -160,7 +160,7 @@ def default_small_model(call: Call) -> SelectedModel:
 
 async def session(call: Call) -> Session:
     """Return whether a session is busy."""
-    workspace = call.workspace
+    workspace = call.records
     stored = await workspace.store.session(call.session_id)
     return workspace.seen(Session(id=stored.id, title=stored.title), 0)
 
@@ -171,7 +171,11 @@ async def cancel_session(call: Call) -> ReceiptView | None:
     if queue not in set(CancelQueue):
         raise DecodeError("queue is neither keep nor cancel")
     cancel, keep = call.workspace.runs.cancel, queue == CancelQueue.KEEP
-    return await stopped(call, partial(cancel, call.session_id, keep_queue=keep))
+    return await stopped(
+        call,
+        partial(cancel, call.session_id, keep_queue=keep),
+        lambda run: run.session_id == call.session_id,
+    )
 
 
 def count_queued(call: Call) -> int:
@@ -273,6 +277,7 @@ ROUTES: Final = (
             "Show whether the session is busy.",
             session,
             name="get_session_state",
+            stored=True,
             answer=Session,
             errors=("session_not_found", *STORE_ERRORS),
             direct=True,
@@ -283,6 +288,7 @@ ROUTES: Final = (
             "Cancel every run of the session, active or queued.",
             cancel_session,
             name="cancel_session",
+            stops=True,
             answer=ReceiptView,
             query=(
                 RECEIPT,

@@ -137,6 +137,7 @@ ROUTES: Final = under(
         "Stream what a page shows: the roster, and a workspace or one session of it.",
         page_events,
         name="stream_page_events",
+        names_workspace="workspace",
         answer=Envelope,
         query=(
             Query("workspace", "the workspace to attach to; without one only the roster comes"),

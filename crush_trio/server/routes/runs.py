@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from crush_trio.agent.record.capsule import MEDIA, NotRecorded, completed
-from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.receipt import Hit, StopReceipt
@@ -28,7 +27,11 @@ from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.answers import HitView, QueueEdit, QueueItem, ReceiptView, TaskTree
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.runs import RunView
+from crush_trio.wire.runs import RunState, RunView
+
+if TYPE_CHECKING:
+    from crush_trio.backend.workspace import HostedWorkspace
+    from crush_trio.server.cluster.stored import StoredWorkspace
 
 NOT_RECORDED: Final = (
     'ask for it with "record": true in the submission, with run --record, or with crush_trio.record in '
@@ -47,13 +50,13 @@ RECEIPT_LIMIT: Final = 20.0
 
 async def listed(call: Call) -> list[RunView]:
     """Return the runs, the newest first."""
-    workspace, session_id = call.workspace, call.query.get("session_id")
+    workspace, session_id = call.records, call.query.get("session_id")
     limit = call.number("limit", RUNS_LISTED_AT_MOST) or RUNS_LISTED
     stored = await workspace.store.runs(SessionId(session_id) if session_id else None, limit)
     return [_fresh(workspace, view) for view in stored]
 
 
-def _fresh(workspace: HostedWorkspace, stored: RunView) -> RunView:
+def _fresh(workspace: "HostedWorkspace | StoredWorkspace", stored: RunView) -> RunView:
     """Return the run as it is now: its row may be a moment behind."""
     with suppress(RunNotFound):
         return workspace.runs.find(stored.id).view
@@ -63,7 +66,7 @@ def _fresh(workspace: HostedWorkspace, stored: RunView) -> RunView:
 async def show(call: Call) -> RunView:
     """Return a run."""
     await trio.lowlevel.checkpoint()
-    workspace = call.workspace
+    workspace = call.records
     if workspace.runs.knows(call.run_id):
         return workspace.runs.find(call.run_id).view
     return (await workspace.store.run(call.run_id)).view
@@ -74,8 +77,10 @@ async def cancel(call: Call) -> ReceiptView | None:
     workspace = call.workspace
     if not workspace.runs.knows(call.run_id):
         await workspace.store.run(call.run_id)  # raises RunNotFound if there is no such run
-        return await stopped(call, lambda: StopReceipt(()))
-    return await stopped(call, partial(workspace.runs.cancel_run, call.run_id))
+        stop: Callable[[], StopReceipt] = lambda: StopReceipt(())  # noqa: E731
+    else:
+        stop = partial(workspace.runs.cancel_run, call.run_id)
+    return await stopped(call, stop, lambda run: run.id == call.run_id)
 
 
 async def capsule(call: Call) -> Reply:
@@ -101,8 +106,13 @@ def tasks(call: Call) -> TaskTree:
 # ── Receipts ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def stopped(call: Call, stop: Callable[[], StopReceipt]) -> ReceiptView | None:
+async def stopped(
+    call: Call, stop: Callable[[], StopReceipt], meant: Callable[[RunView], bool]
+) -> ReceiptView | None:
     """Cancel, and return what was hit: at once, or with `?receipt=1` when all of it has ended.
+
+    After a server of the workspace was killed, its runs are being ended by the next one, or this very
+    request has it do so. Those that are *meant* are part of the receipt: they end here.
 
     Clients of the Go program do not ask for a receipt, and get none.
 
@@ -110,19 +120,32 @@ async def stopped(call: Call, stop: Callable[[], StopReceipt]) -> ReceiptView | 
     cancel, and a caller that disconnects only stops waiting: the runs end all the same.
     """
     wanted = call.flag("receipt")
+    recovery = call.workspace.recovery
+    before = () if call.here.reopened else {run.id for run in recovery.ended}
     receipt = stop()
     await trio.lowlevel.checkpoint()
     if RECEIPT.name not in call.query:
         return None
     if wanted:
         with trio.move_on_after(RECEIPT_LIMIT):
+            await recovery.done.wait()
             await receipt.settled()
-    return receipt_view(receipt)
+    found = [run for run in recovery.ended if run.id not in before and meant(run)]
+    hits = *map(_found, found), *map(_hit, receipt.hits)
+    return ReceiptView(complete=receipt.complete and recovery.done.is_set(), hits=hits)
 
 
-def receipt_view(receipt: StopReceipt) -> ReceiptView:
-    """Return a receipt as it stands now."""
-    return ReceiptView(complete=receipt.complete, hits=tuple(map(_hit, receipt.hits)))
+def _found(run: RunView) -> HitView:
+    """Return a run of a server that is gone, as a receipt has it: its processes ended with that server."""
+    return HitView(
+        id=run.id,
+        run_id=run.run_id,
+        session_id=run.session_id,
+        state=RunState.ACTIVE if run.started_at else RunState.QUEUED,
+        ended=run.state,
+        error=run.error,
+        seconds=0.0,
+    )
 
 
 def _hit(hit: Hit) -> HitView:
@@ -212,6 +235,7 @@ ROUTES: Final = (
             "List the runs, the newest first.",
             listed,
             name="list_runs",
+            stored=True,
             answer=tuple[RunView, ...],
             query=(
                 Query("session_id", "only of this session"),
@@ -233,6 +257,7 @@ ROUTES: Final = (
             "Show a run.",
             show,
             name="get_run",
+            stored=True,
             answer=RunView,
             errors=("run_not_found",),
             direct=True,
@@ -254,6 +279,7 @@ ROUTES: Final = (
             "Cancel one run.",
             cancel,
             name="cancel_run",
+            stops=True,
             answer=ReceiptView,
             query=(RECEIPT,),
             errors=("bad_request", "run_not_found"),

@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, MessageNotFound, SessionNotFound
 from crush_trio.server.audit_notes import SESSION_CHANGED, SESSION_DELETED
 from crush_trio.server.bodies import JsonPages, check_amounts, check_id
@@ -35,6 +34,10 @@ from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import FileReadRequest, SessionCreate, SessionUpdate
 from crush_trio.wire.views import File, Session
 
+if TYPE_CHECKING:
+    from crush_trio.backend.workspace import HostedWorkspace
+    from crush_trio.server.cluster.stored import StoredWorkspace
+
 MESSAGES_AT_MOST: Final = 1_000_000
 """The highest number of messages that can be asked for by number."""
 
@@ -47,7 +50,7 @@ _TITLE: Final = ("title_too_long",)
 
 def listed(call: Call) -> JsonPages:
     """Return the sessions, each with whether it is busy and how many clients look at it."""
-    workspace, clients = call.workspace, call.server.attached_clients(call.values["wid"])
+    workspace, clients = call.records, call.attached_clients
 
     def present(hole: Hole) -> bytes:
         busy = workspace.runs.session_busy(SessionId(hole.id))
@@ -63,7 +66,7 @@ async def create(call: Call) -> Session:
 
 async def show(call: Call) -> Session:
     """Return a session."""
-    return _seen(call, await call.workspace.store.session(call.session_id))
+    return _seen(call, await call.records.store.session(call.session_id))
 
 
 async def save(call: Call) -> Session:
@@ -79,8 +82,7 @@ async def delete(call: Call) -> None:
 
 def _seen(call: Call, session: Session) -> Session:
     """Return a session with what is known about it now: whether it is busy, and who looks at it."""
-    clients = call.server.attached_clients(call.values["wid"])
-    return call.workspace.seen(session, clients[session.id])
+    return call.records.seen(session, call.attached_clients[session.id])
 
 
 # ── Messages and files ──────────────────────────────────────────────────────────────────────────
@@ -88,7 +90,7 @@ def _seen(call: Call, session: Session) -> Session:
 
 async def messages(call: Call) -> Reply:
     """Return the messages of a session: all, or the newest `limit` of those `before` one."""
-    workspace = call.workspace
+    workspace = call.records
     wanted = SessionMessages(
         session_id=call.session_id,
         limit=call.number("limit", MESSAGES_AT_MOST),
@@ -110,7 +112,7 @@ def _before(text: str | None) -> MessageId | None:
     return MessageId(text)
 
 
-def _growing(workspace: HostedWorkspace, hole: Hole) -> bytes:
+def _growing(workspace: "HostedWorkspace | StoredWorkspace", hole: Hole) -> bytes:
     """Return a message without an end: as it is now if it is still being written (D12).
 
     Text that is not stored yet is included: waiting for it would let each reader cause a commit.
@@ -124,17 +126,17 @@ def _growing(workspace: HostedWorkspace, hole: Hole) -> bytes:
 def user_messages(call: Call) -> JsonPages:
     """Return what people said in a session, or in all, the newest first."""
     session_id = call.session_id if "sid" in call.values else None
-    return JsonPages(call.workspace.store.pages(UserMessages(session_id=session_id)))
+    return JsonPages(call.records.store.pages(UserMessages(session_id=session_id)))
 
 
 def history(call: Call) -> JsonPages:
     """Return every version of every file of a session."""
-    return JsonPages(call.workspace.store.pages(FileVersions(session_id=call.session_id)))
+    return JsonPages(call.records.store.pages(FileVersions(session_id=call.session_id)))
 
 
 async def files_read(call: Call) -> list[str]:
     """Return the paths that a session has read."""
-    return await call.workspace.store.read_paths(call.session_id)
+    return await call.records.store.read_paths(call.session_id)
 
 
 async def note_read(call: Call) -> None:  # noqa: ASYNC910 - the store is always asked
@@ -148,7 +150,7 @@ async def note_read(call: Call) -> None:  # noqa: ASYNC910 - the store is always
 
 async def last_read(call: Call) -> str:
     """Return when a session read a file last."""
-    workspace = call.workspace
+    workspace = call.records
     path = str(workspace.directory / call.query.get("path", ""))
     session_id = SessionId(call.query.get("session_id", ""))
     at = await workspace.store.last_read(session_id, path)
@@ -164,6 +166,7 @@ ROUTES: Final = (
             "List the sessions, the last used first.",
             listed,
             name="list_sessions",
+            stored=True,
             answer=tuple[Session, ...],
             direct=True,
         ),
@@ -184,6 +187,7 @@ ROUTES: Final = (
             "Show a session.",
             show,
             name="get_session",
+            stored=True,
             answer=Session,
             errors=_NO_SESSION,
             direct=True,
@@ -214,6 +218,7 @@ ROUTES: Final = (
             "List the file versions of a session.",
             history,
             name="list_file_versions",
+            stored=True,
             answer=tuple[File, ...],
         ),
         Route(
@@ -222,6 +227,7 @@ ROUTES: Final = (
             "List the messages of a session, oldest first.",
             messages,
             name="list_messages",
+            stored=True,
             answer=tuple[Message, ...],
             query=(
                 Query(
@@ -242,6 +248,7 @@ ROUTES: Final = (
             "List the messages of people in a session.",
             user_messages,
             name="list_session_prompts",
+            stored=True,
             answer=tuple[Message, ...],
         ),
         group="Sessions",
@@ -255,6 +262,7 @@ ROUTES: Final = (
             "List the messages of people in all sessions.",
             user_messages,
             name="list_prompts",
+            stored=True,
             answer=tuple[Message, ...],
         ),
         Route(
@@ -263,6 +271,7 @@ ROUTES: Final = (
             "List the files that a session has read.",
             files_read,
             name="list_read_files",
+            stored=True,
             answer=tuple[str, ...],
         ),
         Route(
@@ -280,6 +289,7 @@ ROUTES: Final = (
             "Show when a session last read a file; the zero time for never.",
             last_read,
             name="get_last_read",
+            stored=True,
             answer=str,
             query=(Query("session_id", "the session"), Query("path", "the file")),
         ),

@@ -3,6 +3,8 @@
 from functools import cache
 from typing import Final
 
+import trio
+
 from crush_trio.audit.record import AuditRecord
 from crush_trio.config.checks import file_schema
 from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown, Unavailable
@@ -18,6 +20,7 @@ from crush_trio.server.routing import (
     Query,
     Reply,
     Route,
+    checked_caller,
     under,
 )
 from crush_trio.server.status import error_body, error_headers, status_of
@@ -90,9 +93,16 @@ def control(call: Call) -> None:
     call.server.backend.control(call.body.command)
 
 
-def retire(call: Call) -> None:
-    """Drop every claim of a client, which must have come with the caller's token, or the caller is admin."""
+async def retire(call: Call) -> None:
+    """Drop every claim of a client, which must have come with the caller's token, or the caller is admin.
+
+    All nodes are told: the client may have opened workspaces through any of them.
+    """
     call.server.backend.retire(call.own_client(parse_client_id(call.values["client_id"])))
+    await trio.lowlevel.checkpoint()
+    if call.server.cluster is not None and not call.caller.forwarded:
+        peers, target = call.server.cluster.peers, call.scope["path"]
+        await peers.ask_all(await checked_caller(call), "DELETE", target)
 
 
 def metrics(call: Call) -> Reply:

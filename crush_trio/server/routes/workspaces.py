@@ -60,16 +60,27 @@ def listed(call: Call) -> list[WorkspaceView]:
     return [_view(call.server, hosted) for hosted in call.server.backend.workspaces()]
 
 
-async def create(call: Call) -> WorkspaceView:
-    """Host a directory for a client."""
+async def create(call: Call) -> WorkspaceView | Reply:
+    """Host a directory for a client, here or where it is hosted already."""
     body: WorkspaceRequest = call.body
     if body.path:
         call.own_client(parse_client_id(body.client_id))
-    if not call.caller.right.covers(Right.ADMIN):
-        body = await _joining(call.server, body)
-    workspace = await call.server.backend.create(body)
+    if call.server.cluster is None:
+        workspace = await _open(call, body)
+    else:
+        hosted = await call.server.cluster.created(call, body, partial(_open, call, body))
+        if isinstance(hosted, Reply):
+            return hosted
+        workspace = hosted
     await call.server.recent.note(str(workspace.directory), workspace.clock.unix())
     return _view(call.server, workspace, with_env=await _may_see_env(call))
+
+
+async def _open(call: Call, body: WorkspaceRequest) -> HostedWorkspace:
+    """Open a workspace in this process, or join it."""
+    if not call.caller.right.covers(Right.ADMIN):
+        body = await _joining(call.server, body)
+    return await call.server.backend.create(body)
 
 
 async def _joining(server: Server, body: WorkspaceRequest) -> WorkspaceRequest:
@@ -146,7 +157,8 @@ async def follow(
     A command of the agent may read, but its stream holds no workspace open and stands for no person:
     otherwise a run could go on by itself after its user has left.
     """
-    server, own = call.server, await is_own_process(call.scope)
+    server = call.server
+    own = call.caller.own_process or await is_own_process(call.scope)
     interactive = form is Form.NATIVE and call.flag("interactive")
     place = position_from(call.header(b"last-event-id"), call.query.get("after"))
     asks = partial(server.asks.frames, workspace, form)

@@ -1,6 +1,16 @@
 """The route table's rows (`route`), and the one implementation that answers them all (`call`)."""
 
-from crush_trio.server.routing.call import Call, ReadBody, Reply, paged, refused, respond
+from crush_trio.server.routing.call import (
+    OPEN_HERE,
+    Call,
+    Here,
+    ReadBody,
+    Reply,
+    checked_caller,
+    paged,
+    refused,
+    respond,
+)
 from crush_trio.server.routing.route import (
     CLIENT,
     EVENTS,
@@ -25,16 +35,19 @@ __all__ = [
     "HTML",
     "JSON",
     "METRICS",
+    "OPEN_HERE",
     "REAL",
     "RECEIPT",
     "STORE_ERRORS",
     "WORKSPACE",
     "Call",
+    "Here",
     "Matcher",
     "Query",
     "ReadBody",
     "Reply",
     "Route",
+    "checked_caller",
     "paged",
     "refused",
     "respond",

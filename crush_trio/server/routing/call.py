@@ -6,20 +6,27 @@ body, calls the handler, encodes the answer, and translates errors, in this orde
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import CrushError, DecodeError
 from crush_trio.log_context import logged_for
 from crush_trio.server.audit_notes import hide_for, refusal, run_audited
 from crush_trio.server.bodies import JsonPages, ValuePages, check_id, decode_body, query_client_id
-from crush_trio.server.guard import Caller, Forbidden, check_csrf, check_own_process
+from crush_trio.server.guard import (
+    Caller,
+    Forbidden,
+    check_csrf,
+    check_own_process,
+    is_own_process,
+)
 from crush_trio.server.routing.route import JSON, Route
 from crush_trio.server.server import Server
 from crush_trio.server.status import code_of, error_body, error_headers
@@ -27,9 +34,28 @@ from crush_trio.server.tokens import RightMissing
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import ClientId, RunId, SessionId
 
+if TYPE_CHECKING:
+    from crush_trio.server.cluster.stored import StoredWorkspace
+
 _SWITCH: Final = {"0": False, "false": False, "1": True, "true": True}
 
 log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class Here:
+    """What is known of a request about a workspace of a shared store that is to be answered here."""
+
+    body: bytes | None = field(default=None, repr=False)
+    """The body, if it was received to be passed on; there is nothing left to receive then."""
+    stored: "StoredWorkspace | None" = None
+    """The workspace as its store has it, if no node runs it and the row only reads."""
+    reopened: bool = False
+    """Whether the workspace was opened for this request, after its last owner had ended."""
+
+
+OPEN_HERE: Final = Here()
+"""The workspace is open here, or is not known."""
 
 
 @define(eq=False)
@@ -49,6 +75,7 @@ class Call:
     before the first piece is asked for, no code of the generator ever runs; this does.
     """
     caller: Caller = field(factory=Caller)
+    here: Here = OPEN_HERE
     body: Any = field(default=None, init=False, repr=False)
     """The decoded body, if the route has one."""
     query: Mapping[str, str] = field(init=False)
@@ -68,6 +95,18 @@ class Call:
         if self._workspace is None:
             self._workspace = self.server.workspace(self.values["wid"])
         return self._workspace
+
+    @property
+    def records(self) -> "HostedWorkspace | StoredWorkspace":
+        """What the path names, for rows that only read the store: the workspace, open or not."""
+        return self.here.stored or self.workspace
+
+    @property
+    def attached_clients(self) -> Counter[SessionId]:
+        """How many clients look at each session of the workspace; none if it is not open."""
+        if self.here.stored is not None:
+            return Counter()
+        return self.server.attached_clients(self.values["wid"])
 
     @property
     def session_id(self) -> SessionId:
@@ -147,15 +186,11 @@ async def respond(call: Call, body: bytes | ReadBody) -> Reply:
 
 async def _handle(call: Call, body: bytes | ReadBody) -> object:
     route = call.route
-    _check_caller(call)
-    if route.changes:
-        await check_own_process(call.scope)
+    await _check(call)
     if not route.waits:  # the lookup and the handler then happen in one step
         await trio.lowlevel.checkpoint()
-    for name, value in call.values.items():
-        check_id(value, name)
     if route.needs_workspace and "wid" in call.values:
-        _ = call.workspace
+        _ = call.records
     for query in route.query:
         if query.check is not None:
             query.check(call.query.get(query.name))
@@ -170,11 +205,24 @@ async def _handle(call: Call, body: bytes | ReadBody) -> object:
     return route.handler(call)  # noqa: ASYNC910 - there was a checkpoint above
 
 
-def _check_caller(call: Call) -> None:
-    """Raise what the caller may not do here: `RightMissing`, `Unauthorized`, `CsrfRefused`."""
+async def _check(call: Call) -> None:
+    """Raise what the caller may not do here, or what is wrong with the ids of the path."""
     if not call.route.open_to_all:
         call.caller.check(call.route.right)
     check_csrf(call.caller, call.scope)
+    if call.route.changes:
+        await check_own_process(call.scope)
+    for name, value in call.values.items():
+        check_id(value, name)
+
+
+async def checked_caller(call: Call) -> Caller:
+    """Check a request as `respond` does, and return its caller as another node is told of it."""
+    await _check(call)
+    own = await is_own_process(call.scope)
+    client = call.scope.get("client")
+    address = f"{client[0]}:{client[1]}" if client and client[1] is not None else ""
+    return evolve(call.caller, address=address, own_process=own)
 
 
 async def _reply(route: Route, given: object) -> Reply:

@@ -133,6 +133,12 @@ class Route:
     """
     audit: Audited | None = field(default=None, kw_only=True)
     """What a request leaves in the audit; None leaves nothing."""
+    stored: bool = field(default=False, kw_only=True)
+    """Whether the store alone can answer, so that no server needs to run the workspace."""
+    names_workspace: str | None = field(default=None, kw_only=True)
+    """The parameter of the query that names a workspace, on a row whose path does not."""
+    stops: bool = field(default=False, kw_only=True)
+    """Whether it stops runs, also of a workspace whose server has ended."""
     direct: bool = field(default=False, kw_only=True)
     """Whether a request that has arrived whole is answered without Quart, which costs less."""
     state: str = field(default=REAL, kw_only=True)

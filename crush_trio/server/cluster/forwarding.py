@@ -1,0 +1,276 @@
+"""`Forwarding`: decides where a request about a workspace that is not open here is answered.
+
+* Another node runs the workspace: the request goes there, streams included, one hop and never two.
+* No node runs it, and it was open when its last owner ended: this node claims it, opens it with the
+  terms that are stored, and answers. Where a client had sent an environment, which is not stored, only
+  what reads or stops opens it, for that request alone. Everything else is answered with "not found":
+  clients then create the workspace again, with their environment.
+* No node runs it, and it was closed: rows that only read are answered from the store.
+* It belongs to another site: a node of that site decides.
+* Its owner does not answer, and its lease still holds: rows that only read are answered from the store;
+  other requests wait until the lease has another owner or has expired, but no longer than a lease lasts.
+
+Nothing here holds a lock: the claim of a lease is one guarded write, and who loses it asks the winner.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, evolve, field, frozen
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+
+from crush_trio.backend.backend import Backend
+from crush_trio.backend.cluster.node import Node, OwnedElsewhere, StoredTerms
+from crush_trio.backend.slot import Stage
+from crush_trio.backend.workspace import HostedWorkspace
+from crush_trio.clock import IdSource, RandomIds
+from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
+from crush_trio.net.client import SAFE_METHODS, Request
+from crush_trio.net.errors import NetworkError
+from crush_trio.server.bodies import BodyTooLarge, check_id
+from crush_trio.server.cluster.errors import NotOwner, OwnerUnreachable, WorkspaceElsewhere
+from crush_trio.server.cluster.peers import Peers, passed_on
+from crush_trio.server.cluster.relay import Relay, unless_moved
+from crush_trio.server.cluster.stored import StoredWorkspace
+from crush_trio.server.guard import Caller
+from crush_trio.server.http.exchange import take_whole_body
+from crush_trio.server.routing.call import Call, Here, Reply, checked_caller
+from crush_trio.server.status import usual_status
+from crush_trio.store.shared import NodeCard, Standing
+from crush_trio.wire.codec import encode
+from crush_trio.wire.ids import ClientId, WorkspaceId
+from crush_trio.wire.requests import WorkspaceRequest
+
+NOT_OWNER: Final = usual_status(NotOwner.code)
+"""The status of a node that does not run the workspace of a request that was passed on to it."""
+
+log = logging.getLogger(__name__)
+
+
+@frozen
+class _There:
+    """Another node that answers."""
+
+    card: NodeCard
+
+
+@define(eq=False)
+class Forwarding:
+    """Answers requests about workspaces that other nodes run, and opens those that no node runs."""
+
+    peers: Peers
+    _backend: Backend[HostedWorkspace] = field(repr=False)
+    _ids: IdSource = field(factory=RandomIds, repr=False)
+
+    @property
+    def node(self) -> Node:
+        """This server as a node."""
+        return self.peers.node
+
+    async def answered(
+        self,
+        call: Call,
+        workspace_id: WorkspaceId,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> Here | None:
+        """Have another node answer a request; or return what is to be known to answer it here.
+
+        Raises what is wrong with the request, or why it cannot be answered now.
+        """
+        if self._backend.stage(workspace_id) is Stage.LIVE:
+            return Here()  # noqa: ASYNC910 - the usual case, which must cost nothing
+        check_id(workspace_id, "wid")
+        caller = await checked_caller(call)
+        body: bytes | None = None
+        while (standing := await self.node.find(workspace_id)) is not None:
+            where = await self._place(call, standing)
+            if isinstance(where, Here):
+                return evolve(where, body=body)
+            if where is not None:
+                if body is None and call.scope["method"] not in SAFE_METHODS:
+                    body = await _whole_body(call, receive)
+                request = self._passed_on(call, where.card, caller, body or b"")
+                if await self._relayed(call, standing, request, receive, send):
+                    return None
+            if (stored := self._stored(call, standing)) is not None:
+                return Here(body=body, stored=stored)
+            if standing.owner is not None:
+                await self._wait(standing)
+        return Here(body=body)
+
+    async def created(
+        self,
+        call: Call,
+        request: WorkspaceRequest,
+        open_here: Callable[[], Awaitable[HostedWorkspace]],
+    ) -> HostedWorkspace | Reply:
+        """Open the workspace of a create here, or have its owner answer.
+
+        A directory belongs to the site of this node: it is a directory of this machine.
+        """
+        if call.caller.forwarded:
+            return await open_here()
+        while True:
+            standing = None
+            if request.path:
+                standing = await self.node.find(await self._backend.id_of(request.path))
+            if standing is None or not self.node.reaches(standing):
+                try:
+                    return await open_here()
+                except OwnedElsewhere as error:
+                    standing = error.standing
+            assert standing is not None
+            reply = await self._ask_owner(call, standing, request)
+            if reply is not None:
+                return reply
+            await self._wait(standing)
+
+    # ── Deciding ────────────────────────────────────────────────────────────────────────────────
+
+    async def _place(self, call: Call, standing: Standing) -> Here | _There | None:
+        """Decide who answers: this node, another one, or nobody who can be asked (None).
+
+        Opens the workspace here if that is what the request needs. What another node has passed on is
+        answered here or refused.
+        """
+        owner, ours = standing.owner, standing.site == self.node.card.site
+        if owner is not None and owner.boot != self.node.card.boot:
+            if call.caller.forwarded:
+                raise NotOwner
+            if not self.node.reaches(standing):
+                return None
+            assert owner.node is not None
+            return _There(owner.node)
+        if not ours:
+            if call.caller.forwarded:
+                raise NotOwner
+            return await self._at_its_site(call, standing)
+        stage = self._backend.stage(standing.id)
+        terms = StoredTerms.read(standing.terms)
+        wanted = stage is Stage.OPENING or (stage is None and standing.wanted)
+        if wanted and (not terms.with_env or call.route.stored or call.route.stops):
+            return await self._open(call, standing, terms)
+        stored = self._stored(call, standing) if stage is not Stage.LIVE else None
+        return Here(stored=stored)
+
+    async def _at_its_site(self, call: Call, standing: Standing) -> Here | _There | None:
+        """Return a node of the site that has the directory."""
+        for row in await self.node.peers():
+            if row.card.site == standing.site:
+                return _There(row.card)
+        if (stored := self._stored(call, standing)) is not None:
+            return Here(stored=stored)
+        if standing.wanted:
+            raise WorkspaceElsewhere(f"site {standing.site}: {standing.path}")
+        raise WorkspaceNotFound
+
+    def _stored(self, call: Call, standing: Standing) -> StoredWorkspace | None:
+        """Return the workspace as the store has it, for a row that only reads."""
+        if not call.route.stored:
+            return None
+        store = self.node.shared.reads(standing.number)
+        return StoredWorkspace(standing.id, Path(standing.path), store)
+
+    # ── Here ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _open(self, call: Call, standing: Standing, terms: StoredTerms) -> Here | None:
+        """Open the workspace again, on behalf of a client that has yet to come back.
+
+        The claim of that client lasts as long as that of any create, or for this request alone if only
+        a client can open the workspace as it was. Return None if another node was faster.
+        """
+        visitor = ClientId(self._ids.new())
+        request = WorkspaceRequest(
+            path=standing.path,
+            client_id=visitor,
+            yolo=terms.yolo,
+            debug=terms.debug,
+            data_dir=terms.data_dir,
+            channels=terms.channels,
+        )
+        try:
+            await self._backend.create(request)
+        except OwnedElsewhere:
+            return None
+        log.info("workspace.reopened", extra={"workspace_id": standing.id})
+        if terms.with_env:
+            call.cleanup.callback(self._backend.release, standing.id, visitor)
+        return Here(reopened=True)
+
+    async def _wait(self, standing: Standing) -> None:
+        """Wait until a lease whose owner does not answer moves; raise `OwnerUnreachable` if it is renewed."""
+        now = await self.node.wait_moved(standing)
+        if now.owner is not None and now.epoch == standing.epoch:
+            raise OwnerUnreachable(now.owner.description)
+
+    # ── There ───────────────────────────────────────────────────────────────────────────────────
+
+    def _passed_on(self, call: Call, card: NodeCard, caller: Caller, body: bytes) -> Request:
+        """Return the request of *call* as it is sent to the node of *card*."""
+        scope = call.scope
+        query = scope["query_string"]
+        target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+        return self.peers.request(
+            card,
+            caller,
+            scope["method"],
+            f"{target}?{query.decode('latin-1')}" if query else target,
+            headers=passed_on(scope),
+            body=body,
+        )
+
+    async def _relayed(
+        self,
+        call: Call,
+        standing: Standing,
+        request: Request,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> bool:
+        """Have another node answer; return False if it did not and the request may be sent again."""
+        relay = Relay(call, self.peers, request, receive, send, NOT_OWNER)
+        with self.node.watching(standing) as watch:
+            done = await relay.answered(watch)
+        if not done:
+            log.info("owner.gone", extra={"workspace_id": standing.id})
+        return done
+
+    async def _ask_owner(self, call: Call, standing: Standing, body: object) -> Reply | None:
+        """Return the owner's answer to a create, which may be repeated; None if the owner is gone."""
+        assert standing.owner is not None
+        assert standing.owner.node is not None
+        request = self.peers.request(
+            standing.owner.node,
+            await checked_caller(call),
+            call.scope["method"],
+            call.scope["path"],
+            headers={"content-type": "application/json"},
+            body=encode(body),
+        )
+        try:
+            with self.node.watching(standing) as watch:
+                reply = await unless_moved(watch, partial(self.peers.ask, request))
+        except NetworkError:
+            return None
+        return None if reply is None or reply.status == NOT_OWNER else reply
+
+
+async def _whole_body(call: Call, receive: ASGIReceiveCallable) -> bytes:
+    """Return the body of a request; raises `BodyTooLarge` and `RequestTooSlow`."""
+    body = take_whole_body(call.scope)  # type: ignore[arg-type]
+    if body is not None:
+        return body  # noqa: ASYNC910 - all of it was here
+    most, data, more = call.server.bodies.size, bytearray(), True
+    while more:
+        event: Mapping[str, Any] = await receive()
+        if event["type"] != "http.request":
+            raise RequestTooSlow
+        data += event.get("body", b"")
+        more = event.get("more_body", False)
+        if len(data) > most:
+            raise BodyTooLarge(f"the limit is {most} bytes")
+    return bytes(data)

@@ -1,0 +1,138 @@
+"""`Peers`: requests to the other nodes of the cluster."""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.backend.cluster.node import Node
+from crush_trio.net.address import Origin, TcpAddress, parse_server_url
+from crush_trio.net.client import HttpClient, Request, Response
+from crush_trio.net.errors import NetworkError
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.cluster.conveyed import CALLER, FORWARDED, headers_of
+from crush_trio.server.guard import Caller
+from crush_trio.server.routing.call import Reply
+from crush_trio.store.errors import StoreUnavailable
+from crush_trio.store.shared import NodeCard
+
+CONNECT_SECONDS: Final = 2.0
+"""Seconds in which a node has to accept a connection."""
+
+ANSWER_SECONDS: Final = 5.0
+"""Seconds in which a node has to answer what all nodes are asked."""
+
+ANSWER_MOST: Final = 64 * 1024 * 1024
+"""Bytes that such an answer may have."""
+
+_NOT_PASSED_ON: Final = frozenset(
+    {
+        *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"expect"),
+        *(b"content-length", b"transfer-encoding", b"accept-encoding"),
+        *(b"authorization", b"cookie", b"origin", FORWARDED, CALLER),
+    }
+)
+"""Headers that concern this connection, or that this node has checked."""
+
+_NOT_PASSED_BACK: Final = frozenset(
+    {
+        *("connection", "keep-alive", "transfer-encoding", "date", "server", "trailer", "upgrade"),
+        "content-length",
+    }
+)
+
+
+@define(eq=False)
+class Peers:
+    """The other nodes, as this node asks them."""
+
+    node: Node
+    _client: HttpClient = field(repr=False)
+    _token: str = field(repr=False)
+
+    def request(
+        self,
+        card: NodeCard,
+        caller: Caller,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Request:
+        """Return a request to the node of *card* on behalf of *caller*."""
+        own = {"authorization": f"Bearer {self._token}", **headers_of(self.node.card.id, caller)}
+        return Request(
+            method=method,
+            origin=origin_of_node(card),
+            target=target,
+            headers={**(headers or {}), **own},
+            body=body,
+            connect_within=CONNECT_SECONDS,
+        )
+
+    def open(self, request: Request) -> AbstractAsyncContextManager[Response]:
+        """Send *request*, and have its response for as long as the block lasts."""
+        return self._client.open(request)
+
+    async def ask(self, request: Request) -> Reply:
+        """Send *request* and return the whole answer, to be sent as ours. Raises a `NetworkError`."""
+        async with self._client.open(request) as response:
+            body = await response.read(ANSWER_MOST)
+            return Reply(body, response.status, passed_back(response.headers))
+
+    async def ask_all(
+        self, caller: Caller, method: str, target: str, *, within: float = ANSWER_SECONDS
+    ) -> dict[str, bytes]:
+        """Ask every other node, and return the bodies of the good answers, by the ids of the nodes.
+
+        A node that does not answer in time is left out: its workspaces cannot be reached either.
+        """
+        try:
+            rows = await self.node.peers()
+        except StoreUnavailable:
+            return {}
+        found: dict[str, bytes] = {}
+
+        async def ask_one(card: NodeCard) -> None:
+            with trio.move_on_after(within):
+                try:
+                    reply = await self.ask(self.request(card, caller, method, target))
+                except NetworkError:
+                    return
+                if reply.status < 300:
+                    found[card.id] = reply.body
+
+        async with open_hidden_nursery() as nursery:
+            for row in rows:
+                nursery.start_soon(ask_one, row.card)
+        return {row.card.id: found[row.card.id] for row in rows if row.card.id in found}
+
+
+def origin_of_node(card: NodeCard) -> Origin:
+    """Return the origin of a node that has an address."""
+    address = parse_server_url(card.address)
+    assert isinstance(address, TcpAddress), "nodes advertise hosts and ports"
+    return Origin(address.host, address.port, secure=address.secure)
+
+
+def passed_on(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers of a request that the owner needs."""
+    found: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name = bytes(raw).lower()
+        if name not in _NOT_PASSED_ON and not name.startswith(b"sec-"):
+            key, text = name.decode("latin-1"), bytes(value).decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def passed_back(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers of an owner's answer that the client gets; the length is made anew."""
+    return tuple(
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers.items()
+        if name not in _NOT_PASSED_BACK
+    )
