@@ -237,9 +237,7 @@ class Direct:
                     await send_reply(send, _NO_PAGE)
                     return
                 found = MATCHER.find(scope["method"], scope["path"])
-                if self.server.cluster is not None and not await self._is_here(
-                    scope, receive, send
-                ):
+                if self.server.absent is not None and not await self._is_here(scope, receive, send):
                     return
                 if state.here.body is not None:
                     assert found is not None, "what has a body is not asked for by HEAD"
@@ -259,9 +257,10 @@ class Direct:
     ) -> bool:
         """Whether this server is to answer; a request about a workspace may be another node's.
 
-        Then that node answers, or this tells why it cannot.
+        Then that node answers, or this tells why it cannot. A workspace that was open when its server
+        ended may be opened first.
         """
-        assert self.server.cluster is not None
+        assert self.server.absent is not None
         assert scope["type"] == "http"
         state = state_of(scope)
         found = MATCHER.find("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
@@ -272,7 +271,7 @@ class Direct:
         if not place:
             return True  # noqa: ASYNC910 - the answer is sent next
         try:
-            here = await self.server.cluster.answered(call, WorkspaceId(place), receive, send)
+            here = await self.server.absent.answered(call, WorkspaceId(place), receive, send)
         except Exception as error:  # noqa: BLE001 - the barrier between requests (B18)
             if isinstance(error, (RightMissing, Forbidden)):
                 self.server.audit.note(refusal(call.scope, error, call.caller.token))

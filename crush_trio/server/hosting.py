@@ -15,6 +15,8 @@ from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import OpenWorkspace
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
+from crush_trio.server.register import Register
+from crush_trio.server.reopening import Reopening
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
@@ -40,6 +42,10 @@ async def open_hosting(
 
             node = await stack.enter_async_context(open_cluster_node(settings))
             open_workspace = node.leased(open_workspace, wanted=ending.decided)
+        register = None
+        if settings.register is not None and settings.store.scheme == "sqlite":
+            register = Register(settings.register)
+            open_workspace = register.noted(open_workspace, ending=ending.decided)
         meters = Meters()
         backend = await stack.enter_async_context(
             open_backend(
@@ -59,9 +65,11 @@ async def open_hosting(
         if node is not None:
             from crush_trio.server.cluster.opening import open_forwarding
 
-            server.cluster = await stack.enter_async_context(
+            server.absent = server.cluster = await stack.enter_async_context(
                 open_forwarding(settings, node, backend)
             )
+        elif register is not None:
+            server.absent = Reopening(register, backend)
         yield server
 
 

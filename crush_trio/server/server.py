@@ -47,6 +47,7 @@ from crush_trio.wire.runs import RunState
 
 if TYPE_CHECKING:
     from crush_trio.server.cluster.forwarding import Forwarding
+    from crush_trio.server.reopening import Absent
 
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
@@ -270,6 +271,8 @@ class Server:
     """The directory in which the server runs, which its page offers first."""
     cluster: "Forwarding | None" = field(default=None, kw_only=True)
     """The other nodes, for a store that several servers share."""
+    absent: "Absent | None" = field(default=None, kw_only=True)
+    """What is asked about workspaces that are not open here; None if nothing is known of them."""
     streams: Streams = field(factory=Streams, init=False)
     roster: RosterDesk = field(init=False, repr=False)
     asks: AskFrames = field(factory=AskFrames, init=False)

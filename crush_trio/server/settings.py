@@ -23,6 +23,7 @@ from crush_trio.errors import BadRequest, CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE, TcpAddress, parse_server_url
 from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
+from crush_trio.server.register import register_path
 from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
@@ -203,6 +204,8 @@ class ServerSettings:
     """The file of the audit; None records nothing."""
     recent: Path | None = None
     """The file with the directories that were used lately; None keeps none."""
+    register: Path | None = None
+    """The directory of the register of open workspaces, for a store of the server's own; None keeps none."""
     store: StoreSettings = field(factory=StoreSettings)
     """Which store keeps the data of workspaces."""
     cluster: ClusterSettings = field(factory=ClusterSettings)
@@ -237,6 +240,7 @@ class ServerSettings:
         guard = GuardSettings(token=load_token(environ), token_file=tokens_path(environ))
         if public_url := environ.get(PUBLIC_URL_VARIABLE):
             guard = guard.behind(public_url)
+        store = StoreSettings.from_environment(environ)
         return cls(
             backend=backend,
             guard=guard,
@@ -245,7 +249,8 @@ class ServerSettings:
             sizes=chosen_limits(environ),
             audit=audit_path(environ),
             recent=recent_path(environ),
-            store=StoreSettings.from_environment(environ),
+            register=register_path(environ),
+            store=store,
             cluster=ClusterSettings.of(
                 environ.get(ADVERTISE_VARIABLE, ""), _lease_ttl(environ.get(TTL_VARIABLE))
             ),

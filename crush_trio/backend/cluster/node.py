@@ -15,9 +15,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Final
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
-from crush_trio.backend.settings import OpenWorkspace, Terms, WorkspacePlan
+from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
+from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import Clock
 from crush_trio.errors import Unavailable
@@ -26,7 +27,6 @@ from crush_trio.store.base import Store
 from crush_trio.store.errors import LeaseLost, StoreLocked, StoreUnavailable
 from crush_trio.store.lease import RENEWALS, Lease
 from crush_trio.store.shared import NodeCard, NodeRow, NodeTaken, SharedStore, Standing
-from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.ids import WorkspaceId
 
 RELEASE_SECONDS: Final = 5.0
@@ -50,38 +50,6 @@ class OwnedElsewhere(Unavailable):
     def __init__(self, detail: str = "", standing: Standing | None = None) -> None:
         super().__init__(detail)
         self.standing = standing
-
-
-@frozen(kw_only=True)
-class StoredTerms:
-    """What is stored of the terms of a workspace: all but the environment, which may hold secrets."""
-
-    yolo: bool = False
-    debug: bool = False
-    data_dir: str = ""
-    channels: tuple[str, ...] = ()
-    with_env: bool = False
-    """Whether its client sent an environment: then only a client can open it again as it was."""
-
-    @classmethod
-    def of(cls, terms: Terms) -> "StoredTerms":
-        """Return what is stored of *terms*."""
-        return cls(
-            yolo=terms.yolo,
-            debug=terms.debug,
-            data_dir=terms.data_dir,
-            channels=terms.channels,
-            with_env=bool(terms.env),
-        )
-
-    @classmethod
-    def read(cls, text: str) -> "StoredTerms":
-        """Return the stored terms; the default ones if none are stored."""
-        return decode(text.encode(), cls) if text else cls()
-
-    def text(self) -> str:
-        """Return them as they are stored."""
-        return encode(self).decode()
 
 
 @define(eq=False)

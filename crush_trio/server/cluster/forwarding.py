@@ -21,10 +21,12 @@ from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+from typing_extensions import override
 
 from crush_trio.backend.backend import Backend
-from crush_trio.backend.cluster.node import Node, OwnedElsewhere, StoredTerms
+from crush_trio.backend.cluster.node import Node, OwnedElsewhere
 from crush_trio.backend.slot import Stage
+from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import IdSource, RandomIds
 from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
@@ -37,6 +39,7 @@ from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
 from crush_trio.server.http.exchange import take_whole_body
+from crush_trio.server.reopening import Absent, may_reopen, reopen
 from crush_trio.server.routing.call import Call, Here, Reply, checked_caller
 from crush_trio.server.status import usual_status
 from crush_trio.store.shared import NodeCard, Standing
@@ -58,7 +61,7 @@ class _There:
 
 
 @define(eq=False)
-class Forwarding:
+class Forwarding(Absent):
     """Answers requests about workspaces that other nodes run, and opens those that no node runs."""
 
     peers: Peers
@@ -70,6 +73,7 @@ class Forwarding:
         """This server as a node."""
         return self.peers.node
 
+    @override
     async def answered(
         self,
         call: Call,
@@ -152,7 +156,7 @@ class Forwarding:
         stage = self._backend.stage(standing.id)
         terms = StoredTerms.read(standing.terms)
         wanted = stage is Stage.OPENING or (stage is None and standing.wanted)
-        if wanted and (not terms.with_env or call.route.stored or call.route.stops):
+        if wanted and may_reopen(call, terms):
             return await self._open(call, standing, terms)
         stored = self._stored(call, standing) if stage is not Stage.LIVE else None
         return Here(stored=stored)
@@ -178,28 +182,12 @@ class Forwarding:
     # ── Here ────────────────────────────────────────────────────────────────────────────────────
 
     async def _open(self, call: Call, standing: Standing, terms: StoredTerms) -> Here | None:
-        """Open the workspace again, on behalf of a client that has yet to come back.
-
-        The claim of that client lasts as long as that of any create, or for this request alone if only
-        a client can open the workspace as it was. Return None if another node was faster.
-        """
+        """Open the workspace again; return None if another node was faster."""
         visitor = ClientId(self._ids.new())
-        request = WorkspaceRequest(
-            path=standing.path,
-            client_id=visitor,
-            yolo=terms.yolo,
-            debug=terms.debug,
-            data_dir=terms.data_dir,
-            channels=terms.channels,
-        )
         try:
-            await self._backend.create(request)
+            return await reopen(call, self._backend, standing.path, terms, visitor)
         except OwnedElsewhere:
             return None
-        log.info("workspace.reopened", extra={"workspace_id": standing.id})
-        if terms.with_env:
-            call.cleanup.callback(self._backend.release, standing.id, visitor)
-        return Here(reopened=True)
 
     async def _wait(self, standing: Standing) -> None:
         """Wait until a lease whose owner does not answer moves; raise `OwnerUnreachable` if it is renewed."""
