@@ -35,10 +35,10 @@ from crush_trio.store.group_commit import (
 from crush_trio.store.health import Health
 from crush_trio.store.lease import TAKEN
 from crush_trio.store.postgres.connection import (
-    BEGIN_WRITE,
     Connection,
     Cursor,
     Reconnector,
+    begin_write,
 )
 from crush_trio.store.postgres.faults import broken, ends_connection, translate, translated
 from crush_trio.store.postgres.place import Place
@@ -205,7 +205,7 @@ class PostgresWriter(GroupWriter):
         """Run the statements of a group; None if its works have to be run one by one."""
         workspaces = {id(work.workspace): work.workspace for work in map(_work_of, group)}
         made = Group(connection, pipelined)
-        connection.execute(BEGIN_WRITE.encode())
+        connection.execute(begin_write(self._id))
         self._committed += 1
         if pipelined:
             with connection.pipeline():
