@@ -20,10 +20,10 @@ from benchmarks.driver.stage import client_id
 from benchmarks.soak.ledger import Violation
 from crush_trio.net.client import HttpClient, Request, open_http_client
 from crush_trio.net.errors import NetworkError
-from crush_trio.net.sse import SseDecoder
+from crush_trio.net.sse import SseDecoder, SseEvent
 from crush_trio.testing.torture.view import View
 
-ANSWER_LIMIT: Final = 25.0
+ANSWER_LIMIT: Final = 30.0
 """Seconds in which some node must give an answer that counts."""
 
 ONE_LIMIT: Final = 3.0
@@ -235,6 +235,8 @@ class Reader(Client):
     view: View = field(factory=lambda: View(native=True), init=False)
     attached: trio.Event = field(factory=trio.Event, init=False)
     connections: int = field(default=0, init=False)
+    told: list[str] = field(factory=list, init=False)
+    """What it was told of runs, for people."""
     through: Node | None = field(default=None, init=False)
     """The node whose stream it reads now."""
     _visiting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -271,13 +273,24 @@ class Reader(Client):
                             if event.name == "ready":
                                 scope.deadline = float("inf")
                                 self._begun(node)
-                            view.apply(event)
+                            self._apply(node, event)
                         shared.changed.unpark_all()
         except NetworkError:
             shared.counts["streams cut"] += 1
         else:
             if scope.cancelled_caught:
                 shared.counts["streams without an answer"] += 1
+
+    def _apply(self, node: Node, event: SseEvent) -> None:
+        """Apply an event; a violation says what the reader was told before."""
+        if event.name in {"ready", "run", "resync"}:
+            said = f"{node.start_name} {event.id} {event.name} {event.data.decode()}"
+            self.told.append(f"{trio.current_time():.2f} {said[:600]}")
+        try:
+            self.view.apply(event)
+        except Violation as violation:
+            told = "\n  ".join(self.told)
+            raise Violation(f"{violation}; it was told\n  {told}") from violation
 
     def _begun(self, node: Node) -> None:
         self.connections += 1

@@ -8,8 +8,8 @@ Triggers note three things, which the program under test neither knows nor could
 * every ending that was stored.
 
 So a write under an old epoch is seen in any of two ways: its node is not the one that had claimed the epoch,
-or it was committed after the next claim. A node is known by the name of its connections
-(`application_name`), which is part of the URL that each start gets.
+or it was committed after the next claim. The names of connections (`application_name`) tell the nodes apart:
+each start gets a URL of its own, and gives the transactions that write the id by which leases name it.
 """
 
 from collections import Counter
@@ -23,19 +23,20 @@ from crush_trio.store.postgres.workspaces import TABLES
 
 _TRIGGERS: Final = """
     CREATE TABLE chaos_claims (
-        workspace bigint, epoch bigint, start text, xid xid8, at timestamptz,
+        workspace bigint, epoch bigint, start text, boot text, xid xid8, at timestamptz,
         PRIMARY KEY (workspace, epoch)
     );
     CREATE TABLE chaos_writes (
-        workspace bigint, xid xid8, epoch bigint, start text, what text,
+        workspace bigint, xid xid8, epoch bigint, boot text, what text,
         PRIMARY KEY (workspace, xid, epoch)
     );
-    CREATE TABLE chaos_endings (workspace bigint, id text, before text, state text, start text);
+    CREATE TABLE chaos_endings (workspace bigint, id text, before text, state text, boot text);
 
     CREATE FUNCTION chaos_claim() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         INSERT INTO chaos_claims VALUES (NEW.workspace, NEW.epoch,
-            current_setting('application_name'), pg_current_xact_id(), clock_timestamp());
+            current_setting('application_name'), NEW.node_id, pg_current_xact_id(),
+            clock_timestamp());
         RETURN NULL;
     END $$;
     CREATE TRIGGER chaos AFTER UPDATE OF epoch ON leases
@@ -73,18 +74,18 @@ INSTALL: Final = _TRIGGERS + "".join(
 """What is run once in a database that has the schema of the program."""
 
 _STALE: Final = """
-    SELECT w.workspace, w.what, w.start, w.epoch, coalesce(c.start, 'nobody'),
+    SELECT w.workspace, w.what, w.boot, w.epoch, coalesce(c.boot, 'nobody'),
         pg_xact_commit_timestamp(w.xid::xid), pg_xact_commit_timestamp(later.xid::xid)
     FROM chaos_writes AS w
     LEFT JOIN chaos_claims AS c ON c.workspace = w.workspace AND c.epoch = w.epoch
     LEFT JOIN chaos_claims AS later ON later.workspace = w.workspace AND later.epoch = w.epoch + 1
-    WHERE c.start IS DISTINCT FROM w.start
+    WHERE w.boot IS DISTINCT FROM 'crush-trio ' || c.boot
         OR pg_xact_commit_timestamp(w.xid::xid) > pg_xact_commit_timestamp(later.xid::xid)
     LIMIT 5
 """
 
 _TWICE: Final = f"""
-    SELECT workspace, id, array_agg(state || ' by ' || start) FROM chaos_endings
+    SELECT workspace, id, array_agg(state || ' by ' || boot) FROM chaos_endings
     GROUP BY workspace, id
     HAVING count(*) > 1 OR bool_or(before = ANY (ARRAY{sorted(ENDED)!r}))
     LIMIT 5
