@@ -131,6 +131,11 @@ class Backend(Generic[W]):
         slot = self._by_id.get(workspace_id)
         return None if slot is None else slot.stage
 
+    def visited(self, workspace_id: WorkspaceId) -> bool:
+        """Whether a workspace is open for a visit only, see `Terms`."""
+        slot = self._by_id.get(workspace_id)
+        return slot is not None and slot.plan.terms.visit
+
     @property
     def _live(self) -> list[Slot[W]]:
         return [slot for slot in self._by_id.values() if slot.stage is Stage.LIVE]
@@ -143,27 +148,28 @@ class Backend(Generic[W]):
 
     # ── Creating ────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, request: WorkspaceRequest) -> W:
+    async def create(self, request: WorkspaceRequest, *, visit: bool = False) -> W:
         """Give the client a claim on the workspace of its directory, opening it if need be.
 
         Creates of one directory that come together share one opening. A directory whose workspace
         is closing is opened anew once that is done. A create that fails or is cancelled before its
         answer leaves nothing behind; a claim whose answer is never read ends with the create grace.
+        A *visit* is joined by other visits only, see `Terms`.
         """
-        with self._admitted(request) as pending:
+        with self._admitted(request, visit) as pending:
             key = await self._resolve(request.path)
-            while (slot := self._slot(key, pending)).stage is not Stage.LIVE:
+            while not (slot := self._slot(key, pending)).takes(pending):
                 if (workspace := await slot.settle(pending)) is not None:
                     return workspace
             return self._enter(slot, pending)
 
     @contextmanager
-    def _admitted(self, request: WorkspaceRequest) -> Iterator[Pending]:
+    def _admitted(self, request: WorkspaceRequest, visit: bool) -> Iterator[Pending]:
         """Check a create (E1, E23) and count it as in progress for the length of the block."""
         if not request.path:
             raise PathMissing
         check_path(request.path)
-        pending = Pending(client_id_of(request.client_id), request, Terms.of(request))
+        pending = Pending(client_id_of(request.client_id), request, Terms.of(request, visit=visit))
         self._check_admission(pending)
         self._pending[pending] = None
         self._linger.interrupt()
@@ -220,6 +226,8 @@ class Backend(Generic[W]):
         """
         self._changed.unpark_all()
         if pending.terms != slot.plan.terms and not slot.claims.clients:
+            return None
+        if not slot.takes(pending):
             return None
         return self._enter(slot, pending)
 

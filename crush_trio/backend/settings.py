@@ -130,13 +130,19 @@ class Terms:
     channels: tuple[str, ...] = ()
     create: bool = False
     """Whether the directory is made if it does not exist."""
+    visit: bool = False
+    """Whether it is opened without the environment that its client had sent, to be read or stopped.
+
+    No other create joins it: that waits until the visit is over, and opens the workspace as it asks.
+    """
 
     @classmethod
-    def of(cls, request: WorkspaceRequest) -> "Terms":
+    def of(cls, request: WorkspaceRequest, *, visit: bool = False) -> "Terms":
         """Return the terms of a create, as they were sent; raises `PathInvalid`."""
         if "\0" in request.data_dir:
             raise PathInvalid("data_dir has a null character, which no path can have")
-        return cls(**{name: getattr(request, name) for name in fields_dict(cls)})
+        sent = {name: getattr(request, name) for name in fields_dict(cls) if name != "visit"}
+        return cls(**sent, visit=visit)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -101,10 +101,19 @@ class Slot(Generic[W]):
 
     # ── For creates ─────────────────────────────────────────────────────────────────────────────
 
+    def takes(self, pending: Pending) -> bool:
+        """Whether a create can join the workspace as it is now."""
+        ended = self.plan.terms.visit and not pending.terms.visit
+        return self.stage is Stage.LIVE and not ended
+
     async def settle(self, pending: Pending) -> W | None:
-        """Wait until the slot has opened or is gone; None tells the caller to look again."""
+        """Wait until the slot has opened or is gone; None tells the caller to look again.
+
+        A visit ends when a create comes that is none.
+        """
         if self.stage is Stage.OPENING:
             return await self._join(pending)
+        self.close()
         await self._wait_gone()
         return None
 

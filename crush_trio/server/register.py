@@ -57,7 +57,10 @@ class Register:
         return await trio.to_thread.run_sync(_read, self._file(workspace_id))
 
     async def note(self, plan: "WorkspacePlan") -> None:
-        """Enter the workspace of *plan*."""
+        """Enter the workspace of *plan*; one that is only visited is in it already."""
+        if plan.terms.visit:
+            await trio.lowlevel.checkpoint()
+            return
         known = Known(path=plan.key, terms=StoredTerms.of(plan.terms))
         await self._change(lambda: _write(self._file(plan.id), known))
 
@@ -90,7 +93,7 @@ class Register:
                 try:
                     yield workspace
                 finally:
-                    if not ending():
+                    if not ending() and not plan.terms.visit:
                         with trio.move_on_after(FORGET_SECONDS, shield=True):
                             await self.forget(plan.id)
 

@@ -20,7 +20,7 @@ from crush_trio.backend.slot import Stage
 from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import IdSource, RandomIds
-from crush_trio.errors import PathInvalid
+from crush_trio.errors import PathInvalid, WorkspaceNotFound
 from crush_trio.server.bodies import check_id
 from crush_trio.server.register import Register
 from crush_trio.server.routing.call import Call, Here, checked_caller
@@ -43,9 +43,23 @@ class Absent(Protocol):
         ...
 
 
+def is_live(call: Call, backend: Backend[HostedWorkspace], workspace_id: WorkspaceId) -> bool:
+    """Whether a workspace is open here; raises `WorkspaceNotFound` if it is open for a visit and this is none."""
+    if backend.stage(workspace_id) is not Stage.LIVE:
+        return False
+    if backend.visited(workspace_id) and not _visits(call):
+        raise WorkspaceNotFound
+    return True
+
+
 def may_reopen(call: Call, terms: StoredTerms) -> bool:
     """Whether a request opens a workspace that had these terms."""
-    return not terms.with_env or call.route.stored or call.route.stops
+    return not terms.with_env or _visits(call)
+
+
+def _visits(call: Call) -> bool:
+    """Whether a request needs nothing of the environment of its workspace."""
+    return call.route.stored or call.route.stops
 
 
 async def reopen(
@@ -54,9 +68,9 @@ async def reopen(
     """Open a workspace again on behalf of a client that has yet to come back.
 
     The claim of that client, *visitor*, lasts as long as that of any create, or for this request alone if
-    only a client can open the workspace as it was.
+    only a client can open the workspace as it was: that is a visit.
     """
-    workspace = await backend.create(terms.request(path, visitor))
+    workspace = await backend.create(terms.request(path, visitor), visit=terms.with_env)
     log.info("workspace.reopened", extra={"workspace_id": workspace.id})
     if terms.with_env:
         call.cleanup.callback(backend.release, workspace.id, visitor)
@@ -80,8 +94,7 @@ class Reopening(Absent):
         send: ASGISendCallable,
     ) -> Here:
         """Open the workspace if it was open when this server or another one of the user ended."""
-        stage = self._backend.stage(workspace_id)
-        if stage in {Stage.LIVE, Stage.CLOSING} or self._backend.shutting_down:
+        if is_live(call, self._backend, workspace_id) or self._backend.shutting_down:
             return Here()  # noqa: ASYNC910 - the usual case, which must cost nothing
         check_id(workspace_id, "wid")
         known = await self._register.find(workspace_id)

@@ -217,7 +217,8 @@ class Node:
             async with self._holding(plan, wanted) as held:
                 async with open_workspace(evolve(plan, lease=held)) as workspace:
                     began = True
-                    await self.shared.note(held.lease, StoredTerms.of(plan.terms).text())
+                    if not plan.terms.visit:
+                        await self.shared.note(held.lease, StoredTerms.of(plan.terms).text())
                     try:
                         yield workspace
                     finally:
@@ -244,7 +245,7 @@ class Node:
         finally:
             del self._held[held.lease.workspace]
             with trio.move_on_after(RELEASE_SECONDS, shield=True), suppress(StoreUnavailable):
-                await self.shared.release(held.lease, wanted=wanted())
+                await self.shared.release(held.lease, wanted=wanted() or plan.terms.visit)
 
     async def _claim(self, standing: Standing) -> Lease:
         """Claim a lease; raise `OwnedElsewhere`, or `StoreLocked` for an owner that cannot be asked.

@@ -39,7 +39,7 @@ from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
 from crush_trio.server.http.exchange import take_whole_body
-from crush_trio.server.reopening import Absent, may_reopen, reopen
+from crush_trio.server.reopening import Absent, is_live, may_reopen, reopen
 from crush_trio.server.routing.call import Call, Here, Reply, checked_caller
 from crush_trio.server.status import usual_status
 from crush_trio.store.shared import NodeCard, Standing
@@ -85,7 +85,7 @@ class Forwarding(Absent):
 
         Raises what is wrong with the request, or why it cannot be answered now.
         """
-        if self._backend.stage(workspace_id) is Stage.LIVE:
+        if is_live(call, self._backend, workspace_id):
             return Here()  # noqa: ASYNC910 - the usual case, which must cost nothing
         check_id(workspace_id, "wid")
         caller = await checked_caller(call)
