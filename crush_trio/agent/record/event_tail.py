@@ -150,7 +150,7 @@ class EventTail(EventKeeper):
         self._settle()
         pause = LEASED_PAUSE if self.leased else STORE_LIMIT
         while not commit.stored and not await self._closed_within(pause):
-            if commit.known:
+            if commit.known and not commit.stored:  # it may have been stored during the pause
                 commit = self.store.submit(*events)
         handed.done = handed.done or commit.stored
         self._settle()
