@@ -90,11 +90,31 @@ class Play:
                 scene = Scene(cluster, shared, path, submitters, list(readers), working)
                 await SCENARIOS[self.name].fault(scene)
             await submitters[0].say(0, words=2, pause=10)
-            prompts = [prompt for prompt in shared.prompts if prompt.accepted]
+            await self._settle(cluster, shared, path, readers)
+            reading.cancel_scope.cancel()
+
+    async def _settle(
+        self, cluster: Cluster, shared: Round, path: Path, readers: Sequence[Reader]
+    ) -> None:
+        """Wait until every reader is told every ending; a violation says of which it was not."""
+        prompts = [prompt for prompt in shared.prompts if prompt.accepted]
+        try:
             await shared.until(
                 "every reader is told every ending", lambda: all(r.knows(prompts) for r in readers)
             )
-            reading.cancel_scope.cancel()
+        except Violation as violation:
+            rows = await cluster.rows(path)
+            stored = {tag: [row.state for row in found] for tag, found in rows.runs.items()}
+            untold = [
+                f"reader {number} at {reader.through and reader.through.start_name}: {prompt.tag}"
+                for number, reader in enumerate(readers)
+                for prompt in prompts
+                if not reader.knows([prompt])
+            ]
+            told = "\n  ".join(readers[0].told)
+            raise Violation(
+                f"{violation}; untold: {untold}; stored: {stored}; reader 0 was told\n  {told}"
+            ) from violation
 
     async def _end(self, cluster: Cluster) -> None:
         """Stop the nodes in order, and look for writes under an old epoch once more."""
