@@ -103,6 +103,8 @@ class Following:
     sessions: dict[WorkspaceId, dict[SessionId, RosterSession]] = field(
         factory=lambda: defaultdict(dict), init=False, repr=False
     )
+    _places: set[WorkspaceId] = field(factory=set, init=False, repr=False)
+    """The workspaces that have a task which follows them."""
     _loaded: dict[WorkspaceId, trio.Event] = field(
         factory=lambda: defaultdict(trio.Event), init=False, repr=False
     )
@@ -130,13 +132,23 @@ class Following:
         with self.scope:
             async with open_hidden_nursery() as nursery:
                 nursery.start_soon(self._end_with_backend)
-                followed = set[WorkspaceId]()
                 while True:
                     for workspace in self._backend.workspaces():
-                        if workspace.id not in followed:
-                            followed.add(workspace.id)
-                            nursery.start_soon(self._follow, workspace, name="roster of one")
+                        if workspace.id not in self._places:
+                            self._places.add(workspace.id)
+                            nursery.start_soon(self._follow_place, workspace, name="roster of one")
                     await self._backend.wait_change()
+
+    async def _follow_place(self, workspace: HostedWorkspace) -> None:
+        """Follow a workspace, and if it was opened again before its end was noticed, that one next."""
+        place, current = workspace.id, workspace
+        while True:
+            await self._follow(current)
+            later = [each for each in self._backend.workspaces() if each.id == place]
+            if not later or later[0] is current:
+                break
+            current = later[0]
+        self._places.discard(place)
 
     async def _end_with_backend(self) -> None:
         await self._backend.wait_shutdown()
@@ -147,6 +159,8 @@ class Following:
         shown = roster_workspace(workspace)
         self.workspaces[shown.id] = shown
         self._put_workspace(shown, RosterChange.UPDATED)
+        if self._loaded[shown.id].is_set():  # it was open before
+            self._loaded[shown.id] = trio.Event()
         try:
             await self._follow_sessions(workspace)
         except LogClosed:
