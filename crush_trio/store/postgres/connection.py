@@ -69,7 +69,6 @@ BEGIN_SHORT: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE" + _LIMITS
 )
 
 
-
 def begin_write(writer: str) -> bytes:
     """Return the statements that begin a transaction of the writer with this id.
 

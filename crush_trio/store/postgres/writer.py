@@ -24,7 +24,7 @@ from attrs import define, field
 from outcome import Error, Value
 from typing_extensions import override
 
-from crush_trio.store.errors import LeaseLost, StoreFailed, StoreUnavailable
+from crush_trio.store.errors import LeaseLost, StoreFailed, StoreSlow, StoreUnavailable
 from crush_trio.store.group_commit import (
     CLOSE_LIMIT,
     POST_DELAY,
@@ -58,6 +58,10 @@ _MARKED: Final = b"SELECT commits FROM writers WHERE id = %(id)s FOR UPDATE"
 _ENTER: Final = b"INSERT INTO writers (id) VALUES (%(id)s) ON CONFLICT (id) DO NOTHING"
 _LEAVE: Final = b"DELETE FROM writers WHERE id = %(id)s"
 _FORGET: Final = b"DELETE FROM writers WHERE used_at < now() - interval '7 days' AND id <> %(id)s"
+
+_UNCONFIRMED: Final = "01000"
+"""The warning with which a COMMIT succeeds that has waited in vain for a synchronous standby. The time limit
+of a statement ends that wait, and a failover may then lose what was committed."""
 
 _OUTCOME_ATTEMPTS: Final = 10
 _OUTCOME_PAUSE: Final = 1.0
@@ -234,6 +238,9 @@ class PostgresWriter(GroupWriter):
         return fenced
 
     def _commit(self, connection: Connection, results: list[Result[Any]]) -> list[Result[Any]]:
+        notices: list[str | None] = []
+        note = lambda diagnostic: notices.append(diagnostic.sqlstate)  # noqa: E731 - removed by identity
+        connection.add_notice_handler(note)
         try:
             status = connection.execute(b"COMMIT").statusmessage
         except psycopg.Error as exc:
@@ -241,6 +248,11 @@ class PostgresWriter(GroupWriter):
                 raise _BrokenInCommitError(results) from exc
             # A deferred constraint, or no room for the commit: the server has rolled back.
             return [Error(translate(exc, self._place)) for _ in results]
+        finally:
+            connection.remove_notice_handler(note)
+        if _UNCONFIRMED in notices:
+            text = f"{self._name}: no standby has confirmed the commit, which may be stored"
+            return [Error(StoreSlow(text)) for _ in results]
         if status != "COMMIT":  # a server that gave up before answers ROLLBACK, and no error
             return [Error(StoreFailed(f"{self._name}: rolled back")) for _ in results]
         return results
