@@ -336,13 +336,21 @@ KNOWN: Final[Mapping[str, type[CrushError]]] = {cls.code: cls for cls in _leaves
 """The errors that the client raises as the server raised them, by code."""
 
 
+_BETWEEN_NODES: Final[Mapping[str, type[NoAnswer]]] = {
+    "forward_lost": AnswerLost,
+    "not_owner": ServerUnreachable,
+    "owner_unreachable": ServerUnreachable,
+}
+"""What a node of a cluster says of its connection to another one means the same as for our own."""
+
+
 def refusal(status: int, body: bytes) -> CrushError:
     """Return the error for a response with *status* and *body*."""
     try:
         told = decode(body, ErrorBody)
     except DecodeError:
         told = ErrorBody(message=body[:200].decode(errors="replace").strip())
-    known = KNOWN.get(told.code)
+    known = KNOWN.get(told.code) or _BETWEEN_NODES.get(told.code)
     if known is not None:
         return known(told.detail or _detail(told.message, known.message))
     text = ": ".join(filter(None, (told.message, told.detail))) or f"HTTP status {status}"
