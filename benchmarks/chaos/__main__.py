@@ -5,27 +5,14 @@ import random
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import trio
 
+from benchmarks.chaos.counts import table
 from benchmarks.chaos.rounds import Play
 from benchmarks.chaos.scenarios import SCENARIOS
-
-ORDER: Final = (
-    "rounds",
-    "prompts accepted",
-    "takeovers",
-    "requests",
-    "forwarded requests",
-    "reconnects",
-    "resyncs",
-    "texts compared",
-)
-"""The first rows of the table, in this order; the others follow by name."""
 
 
 def main() -> int:
@@ -47,7 +34,7 @@ def main() -> int:
         for name in names
     ]
     trio.run(play_all, plays, given.at_once)
-    print(table(plays))
+    print(table({play.name: play.counts for play in plays}))
     broken = [play.broken for play in plays if play.broken]
     for text in broken:
         print(f"BROKEN {text}", file=sys.stderr)
@@ -70,19 +57,6 @@ async def play_all(plays: Sequence[Play], at_once: int) -> None:
     async with trio.open_nursery() as nursery:
         for each in plays:
             nursery.start_soon(play, each)
-
-
-def table(plays: Sequence[Play]) -> str:
-    """Return the counts, a column for each scenario and one for all."""
-    whole: Counter[str] = sum((play.counts for play in plays), Counter())
-    columns: list[tuple[str, Counter[str]]] = [(play.name, play.counts) for play in plays]
-    columns.append(("all", whole))
-    rows = [*ORDER, *sorted(whole.keys() - set(ORDER))]
-    width = max(map(len, rows))
-    cell: Callable[[object], str] = lambda value: f"{value!s:>9}"  # noqa: E731 - of this table alone
-    lines = [" " * width + "".join(cell(name) for name, _ in columns)]
-    lines += [f"{row:<{width}}" + "".join(cell(c[row]) for _, c in columns) for row in rows]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -12,16 +12,22 @@ from typing import Any, Final
 
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from benchmarks.chaos.cluster import TOKEN
 from benchmarks.chaos.nodes import Node
 from benchmarks.driver.stage import client_id
 from benchmarks.soak.ledger import Violation
+from crush_trio.client import open_client
+from crush_trio.client.http import passes
+from crush_trio.errors import CrushError
+from crush_trio.net.address import Origin
 from crush_trio.net.client import HttpClient, Request, open_http_client
+from crush_trio.net.dial import Dialer, ViaProxy
 from crush_trio.net.errors import NetworkError
 from crush_trio.net.sse import SseDecoder, SseEvent
 from crush_trio.testing.torture.view import View
+from crush_trio.wire.ids import RunId
 
 ANSWER_LIMIT: Final = 30.0
 """Seconds in which some node must give an answer that counts."""
@@ -302,6 +308,44 @@ class Reader(Client):
     def knows(self, prompts: Sequence[Prompt]) -> bool:
         """Whether it was told how each of these prompts ended."""
         return all(prompt.tag in self.view.endings for prompt in prompts)
+
+
+@define(eq=False)
+class Program:
+    """A program that uses the client of this package. Its connections lead to any node, as behind a load balancer."""
+
+    round: Round
+    ended: dict[str, str] = field(factory=dict, init=False)
+    """How its runs ended, as the client said."""
+
+    async def dial(self, origin: Origin) -> trio.abc.Stream | ViaProxy:
+        """Connect to a node that is chosen at random; *origin* is that of the load balancer."""
+        return await Dialer()(evolve(origin, port=self.round.node().port))
+
+    async def run(self, prompts: int, task_status: "trio.TaskStatus[None]") -> None:
+        """Send prompts one after another and wait for each; it is started when it has a session."""
+        shared = self.round
+        async with (
+            open_client("tcp://127.0.0.1:1", token=TOKEN, environ={}, dial=self.dial) as client,
+            client.open_workspace(shared.path) as workspace,
+        ):
+            session = await workspace.sessions.create("of the client")
+            task_status.started()
+            for number in range(1, prompts + 1):
+                prompt = Prompt(f"c-{number}", session.id, f"drip 20 10 #c-{number}")
+                shared.prompts.append(prompt)
+                name = RunId(prompt.tag)
+                while not prompt.accepted:
+                    try:
+                        await workspace.submit(prompt.text, session=session.id, run_id=name)
+                        prompt.accepted = True
+                    except CrushError as error:  # it was refused for now, and is the same run again
+                        if not passes(error):
+                            raise
+                        shared.counts[f"refused: the client, {error.code}"] += 1
+                        await trio.sleep(0.1)
+                shared.counts["prompts accepted"] += 1
+                self.ended[prompt.tag] = (await workspace.run(name).wait()).state.value
 
 
 def open_http() -> Any:  # noqa: ANN401

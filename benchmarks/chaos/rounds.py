@@ -9,12 +9,13 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from benchmarks.chaos.clients import Prompt, Reader, Round, Submitter, open_http
+from benchmarks.chaos.clients import Program, Prompt, Reader, Round, Submitter, open_http
 from benchmarks.chaos.cluster import Cluster, add_standby, open_cluster
 from benchmarks.chaos.promises import Rows
 from benchmarks.chaos.scenarios import SCENARIOS, Scene
 from benchmarks.driver.provider import parse_prompt
 from benchmarks.soak.ledger import ENDED, Violation
+from crush_trio.errors import CrushError
 from crush_trio.testing.torture.view import is_finished, text_of
 
 ROUND_LIMIT: Final = 90.0
@@ -51,7 +52,7 @@ class Play:
                     self.counts["rounds"] += 1
                     self.say(f"{self.name} {number}: {trio.current_time() - began:.1f} s")
                 await self._end(cluster)
-        except* (Violation, trio.TooSlowError) as group:
+        except* (Violation, CrushError, trio.TooSlowError) as group:
             why = "; ".join(str(each) or repr(each) for each in _leaves(group))
             self.broken = f"{self.name}, round {number}, seed {self.seed}: {why}"
 
@@ -63,15 +64,21 @@ class Play:
             async with open_http() as http:
                 shared = Round(chance, http, str(path), cluster.nodes, self.counts)
                 readers = [Reader(shared) for _ in range(READERS)]
-                await self._work(cluster, shared, path, readers)
-                await check_promises(cluster, shared, path, readers)
+                program = Program(shared)
+                await self._work(cluster, shared, path, readers, program)
+                await check_promises(cluster, shared, path, readers, program)
                 for reader in readers:
                     await reader.leave()
             if SCENARIOS[self.name].failover:
                 await add_standby(cluster)
 
     async def _work(
-        self, cluster: Cluster, shared: Round, path: Path, readers: Sequence[Reader]
+        self,
+        cluster: Cluster,
+        shared: Round,
+        path: Path,
+        readers: Sequence[Reader],
+        program: Program,
     ) -> None:
         """Have clients work while the fault happens, until all know how everything ended."""
         async with trio.open_nursery() as reading:
@@ -84,6 +91,7 @@ class Play:
             for submitter in submitters:
                 await submitter.begin()
             async with trio.open_nursery() as working:
+                await working.start(program.run, PROMPTS // 2)
                 for submitter in submitters:
                     working.start_soon(_submit, submitter)
                 await shared.until("an answer begins", lambda: any(map(_has_text, readers)))
@@ -150,7 +158,7 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
 
 
 async def check_promises(
-    cluster: Cluster, shared: Round, path: Path, readers: Sequence[Reader]
+    cluster: Cluster, shared: Round, path: Path, readers: Sequence[Reader], program: Program
 ) -> None:
     """Raise `Violation` for the first promise that was not kept in a round, and count what happened."""
     await cluster.check_fence()
@@ -160,6 +168,11 @@ async def check_promises(
     unknown = rows.runs.keys() - {prompt.tag for prompt in shared.prompts}
     if unknown:
         raise Violation(f"runs that were never sent: {unknown}")
+    for tag, told in program.ended.items():
+        if told != rows.runs[tag][0].state:
+            raise Violation(
+                f"{tag} is {rows.runs[tag][0].state} on disk, and its client says {told}"
+            )
     for reader in readers:
         _check_texts(reader, rows, shared.counts)
     await _check_answers(shared, readers[0], rows)

@@ -205,7 +205,7 @@ async def primary_killed(scene: Scene) -> None:
     assert cluster.standby is not None
     await scene.later(0.2)
     await trio.to_thread.run_sync(cluster.primary.vanish)
-    await scene.later(0.3)
+    await trio.sleep(scene.round.random.choice((0.0, 0.3 * TTL, 1.5 * TTL)))
     await trio.to_thread.run_sync(cluster.standby.promote)
     cluster.primary, cluster.standby = cluster.standby, cluster.primary
 
