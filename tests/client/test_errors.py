@@ -13,6 +13,7 @@ from crush_trio.client.http import (
     refusal,
 )
 from crush_trio.errors import CrushError
+from crush_trio.server.cluster.errors import ForwardLost, OwnerUnreachable
 from crush_trio.server.guard import Unauthorized
 from crush_trio.server.status import STATUS, error_body, status_of
 from crush_trio.store.errors import StoreBusy
@@ -43,6 +44,16 @@ def test_other_refusals_carry_their_code_their_status_and_the_servers_words(sent
     back = refusal(status_of(sent), error_body(sent))
     assert type(back) is ApiError
     assert (back.code, back.status, str(back)) == (sent.code, STATUS[sent.code], str(sent))
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [(ForwardLost(), AnswerLost), (OwnerUnreachable("node 2"), ServerUnreachable)],
+)
+def test_a_connection_that_broke_between_two_nodes_is_like_one_that_broke_here(sent, kind):
+    back = refusal(status_of(sent), error_body(sent))
+    assert type(back) is kind
+    assert back.detail == sent.detail
 
 
 def test_a_refusal_that_is_no_json_is_told_as_it_is():
