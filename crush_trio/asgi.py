@@ -28,7 +28,7 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app, refuse
-from crush_trio.server.hosting import open_hosting
+from crush_trio.server.hosting.opening import open_hosting
 from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
 from crush_trio.server.logging import keep_logs
 from crush_trio.server.run import (

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 LINES = 400
 """The longest module."""
 
-MODULES = 470
+MODULES = 520
 """The number of modules, `__init__.py` files included. Raise it only with a new feature."""
 
 FOLDER = 14

@@ -30,7 +30,7 @@ from crush_trio.backend.settings import (
     check_path,
     resolve_key,
 )
-from crush_trio.backend.slot import Pending, Slot, Stage
+from crush_trio.backend.slot import Pending, Slot, Stage, ignore_people, runs_hold_nothing
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.errors import (
     ChannelMismatch,
@@ -72,7 +72,7 @@ class Backend(Generic[W]):
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
     draining: bool = field(default=False, init=False)
-    """Whether creates are refused because the server is about to end."""
+    """Whether creates are refused: the server is about to end."""
     _changed: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
@@ -117,24 +117,14 @@ class Backend(Generic[W]):
         """Wait for the decision to end; the program then leaves the block of `open_backend`."""
         await self._linger.decided.wait()
 
-    def version_notice(self, request: WorkspaceRequest) -> str:
-        """What to tell a client of another version than ours, in the answer to its create (L41)."""
-        return version_notice(request.version, self.version)
-
     async def id_of(self, path: str) -> WorkspaceId:
         """Return the id of the workspace of a directory, open or not; raises `PathInvalid`."""
         check_path(path)
         return workspace_id_of(self.site, await self._resolve(path))
 
-    def stage(self, workspace_id: WorkspaceId) -> Stage | None:
-        """Where a workspace is in its life; None if it is not open, opening or closing here."""
-        slot = self._by_id.get(workspace_id)
-        return None if slot is None else slot.stage
-
-    def visited(self, workspace_id: WorkspaceId) -> bool:
-        """Whether a workspace is open for a visit only, see `Terms`."""
-        slot = self._by_id.get(workspace_id)
-        return slot is not None and slot.plan.terms.visit
+    def found(self, workspace_id: WorkspaceId) -> Slot[W] | None:
+        """Return a workspace that is open, opening or closing here."""
+        return self._by_id.get(workspace_id)
 
     @property
     def _live(self) -> list[Slot[W]]:
@@ -206,9 +196,8 @@ class Backend(Generic[W]):
             terms=pending.terms,
             created_by=pending.client_id,
         )
-        claims = Claims(self.settings.graces)
-        hooks = (self._keeps_open, self._note_people)
-        return Slot(plan, claims, self._clock, self.settings.close_limit, *hooks)
+        claims, limit = Claims(self.settings.graces), self.settings.close_limit
+        return Slot(plan, claims, self._clock, limit, self._keeps_open, self._note_people)
 
     async def _keep(self, slot: Slot[W]) -> None:
         try:
@@ -243,7 +232,7 @@ class Backend(Generic[W]):
         extra = {"workspace_id": slot.plan.id, "client_id": pending.client_id}
         if differences:
             log.debug("workspace.terms_ignored", extra={**extra, "differences": differences})
-        if notice := self.version_notice(pending.request):
+        if notice := version_notice(pending.request.version, self.version):
             log.warning("client.version_differs", extra={**extra, "notice": notice})
         slot.claims.create(pending.client_id, self._clock.monotonic())
         slot.follow()
@@ -359,15 +348,6 @@ class Backend(Generic[W]):
             self._linger.begin()
 
 
-def _runs_hold_nothing(_: object) -> bool:
-    """A run does not keep its workspace open: it is cancelled when the last client goes (E12)."""
-    return False
-
-
-def _ignore_people(_: object, _count: int, _expected: bool) -> None:
-    """Do nothing: the workspaces ask nothing of people."""
-
-
 @asynccontextmanager
 async def open_backend(
     open_workspace: OpenWorkspace[W],
@@ -376,8 +356,8 @@ async def open_backend(
     sizes: SizeLimits = DEFAULTS,
     version: str = "",
     resolve: Resolve = resolve_key,
-    keeps_open: Callable[[W], bool] = _runs_hold_nothing,
-    note_people: Callable[[W, int, bool], None] = _ignore_people,
+    keeps_open: Callable[[W], bool] = runs_hold_nothing,
+    note_people: Callable[[W, int, bool], None] = ignore_people,
     clock: Clock | None = None,
     site: str = "",
 ) -> AsyncIterator[Backend[W]]:

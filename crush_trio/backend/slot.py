@@ -68,6 +68,15 @@ def _shielded() -> trio.CancelScope:
     return trio.CancelScope(shield=True)
 
 
+def runs_hold_nothing(_: object) -> bool:
+    """A run does not keep its workspace open: it is cancelled when the last client goes (E12)."""
+    return False
+
+
+def ignore_people(_: object, _count: int, _expected: bool) -> None:
+    """Do nothing: the workspaces ask nothing of people."""
+
+
 @define(eq=False)
 class Slot(Generic[W]):
     """One directory's workspace: opening, live or closing. The backend decides on admission."""

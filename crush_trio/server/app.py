@@ -9,13 +9,11 @@ Opening and closing the backend is left to the caller of `create_app`.
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, aclosing
-from functools import cache
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-import trio
 from attrs import define, field
 from hypercorn.typing import (
     ASGIFramework,
@@ -24,12 +22,9 @@ from hypercorn.typing import (
     ASGISendEvent,
     Scope,
 )
-from quart import Response, current_app, request
-from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
 
 from crush_trio.audit.log import AuditLog
-from crush_trio.errors import CrushError, RequestTooSlow
+from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
@@ -48,28 +43,22 @@ from crush_trio.server.guard import (
 from crush_trio.server.http.exchange import take_whole_body
 from crush_trio.server.http.sockets import AddressExposed
 from crush_trio.server.page.login import Logins
-from crush_trio.server.routes import FILES, MATCHER, ROUTES
-from crush_trio.server.routing import Call, Here, Reply, Route, refused, respond
+from crush_trio.server.routes import MATCHER
+from crush_trio.server.routing import Reply, refused, respond
+from crush_trio.server.routing.call import BODILESS
+from crush_trio.server.routing.quart_views import quart_app
+from crush_trio.server.routing.state import NO_STATUS, REQUEST, RequestState, state_of
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.server.tokens import RightMissing, Tokens
 from crush_trio.wire.ids import WorkspaceId
 
-NO_ROUTE: Final = "none"
-"""The route label of a request that found no route: refused by the guard, or an unknown path."""
-
-NO_STATUS: Final = "none"
-"""The status label of a request whose client left before there was an answer."""
-
 STRANGER_BODY: Final = 4096
 """The most bytes of a body that are read from who has no token yet."""
 
 _OTHER: Final = "other"
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-
-_REQUEST: Final = "crush_trio.request"
-"""The key in a scope under which the wrappers keep its `RequestState`."""
 
 log = logging.getLogger(__name__)
 
@@ -109,35 +98,6 @@ def check_exposed(settings: GuardSettings, tokens: Tokens) -> None:
 
 
 @define(eq=False)
-class RequestState:
-    """What the wrappers know about one request. It is counted once, when its answer begins."""
-
-    method: str
-    meters: Meters
-    caller: Caller = field(factory=Caller, init=False)
-    server: Server | None = field(default=None, init=False)
-    here: Here = field(factory=Here, init=False)
-    cleanup: ExitStack = field(factory=ExitStack, init=False)
-    _route: str = field(default=NO_ROUTE, init=False)
-    _since: float = field(factory=trio.current_time, init=False)
-    _counted: bool = field(default=False, init=False)
-
-    def call(self, route: Route, scope: Scope, values: dict[str, str]) -> Call:
-        """Return the call of *route* that the request is; it is counted under that route."""
-        assert self.server is not None
-        self._route = route.path
-        scope_of_call = cast("dict[str, Any]", scope)
-        return Call(self.server, route, scope_of_call, values, self.cleanup, self.caller, self.here)
-
-    def answered(self, status: str) -> None:
-        """Count the request, if it was not yet: a stream that lasts for hours is answered at once."""
-        if not self._counted:
-            self._counted = True
-            seconds = trio.current_time() - self._since
-            self.meters.answered(self.method, self._route, status, seconds)
-
-
-@define(eq=False)
 class Door:
     """Counts and guards: refused requests are counted too, and nothing behind it sees them."""
 
@@ -167,7 +127,7 @@ class Door:
             await send(event)
 
         try:
-            await self._enter(cast("Scope", {**scope, _REQUEST: state}), receive, counting)
+            await self._enter(cast("Scope", {**scope, REQUEST: state}), receive, counting)
         finally:
             state.answered(NO_STATUS)
 
@@ -293,8 +253,6 @@ class Direct:
 _NO_PAGE: Final = Reply(
     b"404 page not found\n", 404, ((b"content-type", b"text/plain; charset=utf-8"),)
 )
-_BODILESS: Final = frozenset({204, 304})
-"""Answers without a body, of which a length would say something about another answer."""
 
 _ENCODED_SLASH: Final = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
 
@@ -309,19 +267,10 @@ def has_odd_slashes(scope: Mapping[str, Any]) -> bool:
     return raw.startswith(b"//") or _ENCODED_SLASH.search(raw) is not None
 
 
-def state_of(scope: Scope) -> RequestState:
-    """Return what the wrappers know about the request *scope*."""
-    state = cast("dict[str, Any]", scope)[_REQUEST]
-    assert isinstance(state, RequestState)
-    return state
-
-
 async def send_reply(send: ASGISendCallable, reply: Reply) -> None:
     """Send an answer without Quart."""
     if reply.pieces is None:
-        length = (
-            () if reply.status in _BODILESS else ((b"content-length", b"%d" % len(reply.body)),)
-        )
+        length = () if reply.status in BODILESS else ((b"content-length", b"%d" % len(reply.body)),)
         headers = [*reply.headers, *length]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body, "more_body": False})
@@ -340,84 +289,3 @@ async def refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
     else:
         headers = tuple(error_headers(error))
         await send_reply(send, Reply(error_body(error), status_of(error), headers))
-
-
-# ── Quart ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@cache
-def quart_app(body_size: int) -> QuartTrio:
-    """Return the Quart application with every route, for servers with this limit on bodies.
-
-    It knows no server: each request brings its own. So it is made once in a process, mostly.
-    """
-    app = QuartTrio("crush_trio", static_folder=None)
-    app.config["RESPONSE_TIMEOUT"] = None  # streams last
-    app.config["MAX_CONTENT_LENGTH"] = body_size
-    app.url_map.strict_slashes = True
-    app.url_map.merge_slashes = False  # an id that is missing is not another route
-    for route in (*ROUTES, *FILES):
-        rule = route.path.replace("{", "<").replace("}", ">")
-        name = f"{route.method} {route.path}".replace(".", "_")  # Quart allows no dots in names
-        app.add_url_rule(rule, name, _view(route), methods=[route.method])
-    app.before_request(_check_options)
-    app.register_error_handler(HTTPException, _refuse_http)
-    return app
-
-
-def _view(route: Route) -> Callable[..., Awaitable[Response]]:
-    """Return the Quart view of *route*."""
-
-    async def view(**values: str) -> Response:
-        call = state_of(request.scope).call(route, request.scope, values)
-        return _response(await respond(call, _read_body), head_only=call.head_only)
-
-    return view
-
-
-async def _check_options() -> Response | None:
-    """Refuse an impossible id in an OPTIONS request too, which Quart answers without a view."""
-    await trio.lowlevel.checkpoint()
-    if request.method != "OPTIONS" or request.url_rule is None:
-        return None
-    path = request.url_rule.rule.replace("<", "{").replace(">", "}")
-    probe = Route("OPTIONS", path, "", lambda _call: None, name="probe", needs_workspace=False)
-    call = state_of(request.scope).call(probe, request.scope, request.view_args or {})
-    reply = await respond(call, b"")
-    return None if reply.status == probe.status else _response(reply, head_only=False)
-
-
-async def _read_body() -> bytes:
-    """Return the body of the current request; raises `BodyTooLarge` and `RequestTooSlow`."""
-    try:
-        data = await request.get_data(cache=False, as_text=False)
-    except RequestEntityTooLarge as error:
-        raise BodyTooLarge(
-            f"the limit is {current_app.config['MAX_CONTENT_LENGTH']} bytes"
-        ) from error
-    except RequestTimeout as error:
-        raise RequestTooSlow from error
-    assert isinstance(data, bytes)
-    return data
-
-
-def _response(reply: Reply, *, head_only: bool) -> Response:
-    """Return an answer as Quart takes it; of an answer in pieces, HEAD gets none."""
-    headers = {name.decode(): value.decode() for name, value in reply.headers}
-    body = reply.body if reply.pieces is None or head_only else reply.pieces
-    response = Response(body, reply.status, headers)
-    if "content-type" not in headers:
-        del response.headers["Content-Type"]  # Quart's default; there is no body
-    if reply.status in _BODILESS:
-        response.headers.pop("Content-Length", None)
-    response.timeout = None
-    return response
-
-
-async def _refuse_http(error: HTTPException) -> Response:
-    """Answer what Quart refused as the Go program does: no such route, no such method."""
-    await trio.lowlevel.checkpoint()
-    status = error.code or 500
-    text = "404 page not found" if status == 404 else error.name
-    headers = {name: value for name, value in error.get_headers() if name == "Allow"}
-    return Response(f"{text}\n", status, headers, content_type="text/plain; charset=utf-8")

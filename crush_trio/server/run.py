@@ -39,7 +39,7 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.turn_check import check_trio
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import tokens_of
-from crush_trio.server.hosting import open_hosting
+from crush_trio.server.hosting.opening import open_hosting
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.logging import keep_logs
 from crush_trio.server.server import Server

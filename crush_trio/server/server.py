@@ -47,7 +47,7 @@ from crush_trio.wire.runs import RunState
 
 if TYPE_CHECKING:
     from crush_trio.server.cluster.forwarding import Forwarding
-    from crush_trio.server.reopening import Absent
+    from crush_trio.server.hosting.reopening import Absent
 
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)

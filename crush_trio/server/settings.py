@@ -22,8 +22,8 @@ from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import BadRequest, CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE, TcpAddress, parse_server_url
+from crush_trio.server.hosting.register import register_path
 from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
-from crush_trio.server.register import register_path
 from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
@@ -85,7 +85,7 @@ class PublicUrlInvalid(BadRequest):
     message = "not an address that a page can have"
 
 
-class AdvertiseInvalid(BadRequest):
+class AdvertiseInvalid(CrushError):
     """The place of a server in its cluster cannot be what its settings say."""
 
     code = "advertise_invalid"

@@ -181,7 +181,7 @@ async def test_a_workspace_that_was_closed_meanwhile_is_opened_again_and_its_run
             assert (await handle.wait()).state is RunState.CANCELLED
             await trio.sleep(20)
             nursery.cancel_scope.cancel()
-        assert place.workspace.id != before
+        assert place.workspace.id == before
     assert endings(seen) == ["cancelled"]
     messages = [event for event in seen if isinstance(event, MessageEvent)]
     assert messages[-1].finished

@@ -307,14 +307,14 @@ async def test_opening_a_workspace_creates_it_attaches_and_gives_it_up():
     async with open_test_server() as server:
         network = MemoryTransport(server.driver)
         async with open_test_client(server, transport=network) as client:
-            async with client.open_workspace("/srv/project"):
-                pass
+            async with client.open_workspace("/srv/project") as workspace:
+                place = f"/v1/workspaces/{workspace.id}"
     who = f"client_id={client_id(1)}"
     assert network.requests == [
         "POST /v1/workspaces",
-        "POST /v1/workspaces/workspace-1/agent/init",
-        f"GET /v1/workspaces/workspace-1/events?{who}&form=native",
-        f"DELETE /v1/workspaces/workspace-1?{who}",
+        f"POST {place}/agent/init",
+        f"GET {place}/events?{who}&form=native",
+        f"DELETE {place}?{who}",
     ]
 
 

@@ -267,7 +267,7 @@ async def test_a_workspace_that_is_gone_is_created_again_and_the_call_repeated()
         place.network.away = False
         assert await hosted(place.server) == []
         assert [session.id for session in await place.workspace.sessions.list()] == [place.session]
-        assert place.workspace.id != before
+        assert place.workspace.id == before
 
 
 async def test_a_call_to_a_workspace_that_cannot_come_back_says_so():

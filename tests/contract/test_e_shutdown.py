@@ -230,7 +230,8 @@ async def test_a_client_that_lost_its_workspace_can_create_it_again_and_resume()
         with pytest.raises(WorkspaceNotFound), backend.attach(first.id, A):
             pass
         second = await backend.create(ask(A, yolo=True))
-        assert second.id != first.id
+        assert second is not first
+        assert second.id == first.id
         with backend.attach(second.id, A):
             backend.set_current_session(second.id, A, S)
             assert [view.id for view in await second.store.runs()] == [run.id]

@@ -14,10 +14,11 @@ from attrs import evolve
 
 from crush_trio.limits import SizeLimits
 from crush_trio.server import app as server_app
-from crush_trio.server.app import create_app, quart_app
+from crush_trio.server.app import create_app
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.routes import ROUTES
-from crush_trio.server.routing import EVENTS, Matcher
+from crush_trio.server.routing import EVENTS, Matcher, quart_views
+from crush_trio.server.routing.quart_views import quart_app
 from crush_trio.testing import Gate
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
 from crush_trio.testing.server.turns import Pause
@@ -133,7 +134,7 @@ async def test_a_crash_is_answered_and_logged_directly_as_through_quart(route, m
     broken = evolve(route, handler=crash, needs_workspace=False, body=None, query=())
     rows = [broken if row is route else row for row in ROUTES]
     monkeypatch.setattr(server_app, "MATCHER", Matcher.of(rows))
-    monkeypatch.setattr(server_app, "ROUTES", rows)
+    monkeypatch.setattr(quart_views, "ROUTES", rows)
     quart_app.cache_clear()
     try:
         async with open_place() as (address, place, session):

@@ -95,7 +95,7 @@ async def test_a_workspace_outlives_its_last_stream_by_the_detach_grace_and_its_
         await trio.sleep(1)
         assert (await place.request("GET")).status == 404
         again = await server.create(A)
-        assert again.id != place.id
+        assert again.id == place.id
         expected = [("user", "work", "stop"), ("assistant", "half", "canceled")]
         assert turn(await again.messages(session)) == expected
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.server.app import create_app, quart_app
+from crush_trio.server.app import create_app
 from crush_trio.server.openapi import coverage_markdown
 from crush_trio.server.routes import FILES, MATCHER, ROUTES
 from crush_trio.server.routing import EVENTS, REAL
+from crush_trio.server.routing.quart_views import quart_app
 from crush_trio.server.status import STATUS
 from crush_trio.wire.codec import encode
 from tests.server.in_process import CLIENT, call, open_site

@@ -3,7 +3,7 @@
 from crush_trio.errors import CrushError, Unavailable
 
 
-class NotOwner(Unavailable):
+class NotOwner(CrushError):
     """A request was passed on to this node, which does not run the workspace."""
 
     code = "not_owner"

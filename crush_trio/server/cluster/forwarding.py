@@ -14,38 +14,52 @@ Nothing here holds a lock: the claim of a lease is one guarded write, and who lo
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from typing_extensions import override
 
+from crush_trio import __version__
 from crush_trio.backend.backend import Backend
-from crush_trio.backend.cluster.node import Node, OwnedElsewhere
+from crush_trio.backend.cluster.node import Node, OwnedElsewhere, open_node
 from crush_trio.backend.slot import Stage
 from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
-from crush_trio.clock import IdSource, RandomIds
+from crush_trio.clock import IdSource, RandomIds, SystemClock
 from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
-from crush_trio.net.client import SAFE_METHODS, Request
+from crush_trio.net.client import SAFE_METHODS, Request, open_http_client
 from crush_trio.net.errors import NetworkError
 from crush_trio.server.bodies import BodyTooLarge, check_id
-from crush_trio.server.cluster.errors import NotOwner, OwnerUnreachable, WorkspaceElsewhere
+from crush_trio.server.cluster.errors import (
+    ClusterTokenMissing,
+    NotOwner,
+    OwnerUnreachable,
+    WorkspaceElsewhere,
+)
 from crush_trio.server.cluster.peers import Peers, passed_on
 from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
+from crush_trio.server.hosting.reopening import Absent, is_live, may_reopen, reopen
 from crush_trio.server.http.exchange import take_whole_body
-from crush_trio.server.reopening import Absent, is_live, may_reopen, reopen
 from crush_trio.server.routing.call import Call, Here, Reply, checked_caller
+from crush_trio.server.settings import ServerSettings
 from crush_trio.server.status import usual_status
+from crush_trio.store.open import open_shared_store
 from crush_trio.store.shared import NodeCard, Standing
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import WorkspaceRequest
+
+IDLE_CONNECTIONS: Final = 16
+"""How many unused connections to another node are kept."""
 
 NOT_OWNER: Final = usual_status(NotOwner.code)
 """The status of a node that does not run the workspace of a request that was passed on to it."""
@@ -153,7 +167,8 @@ class Forwarding(Absent):
             if call.caller.forwarded:
                 raise NotOwner
             return await self._at_its_site(call, standing)
-        stage = self._backend.stage(standing.id)
+        slot = self._backend.found(standing.id)
+        stage = None if slot is None else slot.stage
         terms = StoredTerms.read(standing.terms)
         wanted = stage is Stage.OPENING or (stage is None and standing.wanted)
         if wanted and may_reopen(call, terms):
@@ -262,3 +277,43 @@ async def _whole_body(call: Call, receive: ASGIReceiveCallable) -> bytes:
         if len(data) > most:
             raise BodyTooLarge(f"the limit is {most} bytes")
     return bytes(data)
+
+
+# ── Opening ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def open_cluster_node(settings: ServerSettings) -> AsyncIterator[Node]:
+    """Enter the cluster of the store that *settings* name; leaving releases the node's place.
+
+    A server without an address of its own is a node, too: it holds leases, and others cannot ask it.
+    """
+    if settings.cluster.advertise and settings.guard.token is None:
+        raise ClusterTokenMissing
+    clock, ids, cluster = SystemClock(), RandomIds(), settings.cluster
+    host, pid = gethostname(), os.getpid()
+    card = NodeCard(
+        id=cluster.advertise or f"{host}/{pid}",
+        boot=ids.new(),
+        address=cluster.advertise,
+        site=settings.store.named_site,
+        host=host,
+        pid=pid,
+        version=__version__,
+        started_at=clock.unix(),
+    )
+    open_store = cluster.open_store or open_shared_store(settings.store, clock=clock, ids=ids)
+    async with (
+        open_store(card, cluster.lease_ttl) as shared,
+        open_node(shared, clock=clock) as node,
+    ):
+        yield node
+
+
+@asynccontextmanager
+async def open_forwarding(
+    settings: ServerSettings, node: Node, backend: Backend[HostedWorkspace]
+) -> AsyncIterator[Forwarding]:
+    """Open the connections to the other nodes."""
+    async with open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client:
+        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend)

@@ -169,6 +169,9 @@ class Reply:
     """The body of an answer that is sent piece by piece, in place of *body*."""
 
 
+BODILESS: Final = frozenset({204, 304})
+"""Answers without a body, of which a length would say something about another answer."""
+
 ReadBody = Callable[[], Awaitable[bytes]]
 """Waits for the body of a request and returns it."""
 

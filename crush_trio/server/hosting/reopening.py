@@ -22,7 +22,7 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import IdSource, RandomIds
 from crush_trio.errors import PathInvalid, WorkspaceNotFound
 from crush_trio.server.bodies import check_id
-from crush_trio.server.register import Register
+from crush_trio.server.hosting.register import Register
 from crush_trio.server.routing.call import Call, Here, checked_caller
 from crush_trio.wire.ids import ClientId, WorkspaceId
 
@@ -45,9 +45,10 @@ class Absent(Protocol):
 
 def is_live(call: Call, backend: Backend[HostedWorkspace], workspace_id: WorkspaceId) -> bool:
     """Whether a workspace is open here; raises `WorkspaceNotFound` if it is open for a visit and this is none."""
-    if backend.stage(workspace_id) is not Stage.LIVE:
+    slot = backend.found(workspace_id)
+    if slot is None or slot.stage is not Stage.LIVE:
         return False
-    if backend.visited(workspace_id) and not _visits(call):
+    if slot.plan.terms.visit and not _visits(call):
         raise WorkspaceNotFound
     return True
 

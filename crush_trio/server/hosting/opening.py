@@ -15,8 +15,8 @@ from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import OpenWorkspace
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
-from crush_trio.server.register import Register
-from crush_trio.server.reopening import Reopening
+from crush_trio.server.hosting.register import Register
+from crush_trio.server.hosting.reopening import Reopening
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
@@ -38,7 +38,7 @@ async def open_hosting(
         node: Node | None = None
         ending = _Ending()
         if settings.clustered:
-            from crush_trio.server.cluster.opening import open_cluster_node
+            from crush_trio.server.cluster.forwarding import open_cluster_node
 
             node = await stack.enter_async_context(open_cluster_node(settings))
             open_workspace = node.leased(open_workspace, wanted=ending.decided)
@@ -63,7 +63,7 @@ async def open_hosting(
             backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
         )
         if node is not None:
-            from crush_trio.server.cluster.opening import open_forwarding
+            from crush_trio.server.cluster.forwarding import open_forwarding
 
             server.absent = server.cluster = await stack.enter_async_context(
                 open_forwarding(settings, node, backend)
