@@ -7,6 +7,7 @@
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
+#   make chaos  a cluster of three nodes and PostgreSQL under faults, ROUNDS (60) of each; SEED repeats the choices
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make cluster-demo  a PostgreSQL, three servers on it, a client whose server is killed: the same
 #   make serve  start the server on ADDRESS; ctrl-c stops it
@@ -21,6 +22,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.demo
 PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
+ROUNDS ?= 60
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 LOWEST_PYTEST ?= $(LOWEST)/bin/pytest
@@ -34,7 +36,8 @@ ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check sandboxes lint programs lowest format bench races soak demo cluster-demo serve setup build clean
+.PHONY: quick test check sandboxes lint programs lowest format bench races soak chaos demo cluster-demo serve setup \
+	build clean
 
 quick: $(STAMP)
 	$(PYTEST) $(ALL) --quick -m "$(FAST)"
@@ -81,6 +84,9 @@ races: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py

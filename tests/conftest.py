@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from benchmarks.chaos.counts import table
+
 pytest_plugins = ["tests.watchdog"]
 
 EXPLORED = "explored"
+CHAOS = "chaos"
 CPU = "cpu"
 CPU_LIMIT = 20
 """Seconds of CPU that one test may need; the summary names those that need more."""
@@ -200,6 +203,10 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
         total = sum(schedules for _, (schedules, _) in explored)
         terminalreporter.write_line(f"in total: {total} schedules without a violation")
+    played = [value for r in reports for _, value in properties(r, CHAOS) if r.when == "call"]
+    if played:
+        terminalreporter.section("rounds of faults against a cluster")
+        terminalreporter.write_line(table(dict(played)))
     every = [report for group in terminalreporter.stats.values() for report in group]
     ends = [r for r in every if getattr(r, "when", None) == "teardown"]
     used = sorted((row[::-1] for r in ends for row in properties(r, CPU)), reverse=True)

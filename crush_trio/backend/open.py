@@ -123,6 +123,7 @@ async def open_hosted_workspace(
                 limits=settings.limits,
                 sizes=settings.sizes,
                 capacity=settings.capacity,
+                leased=plan.lease is not None,
             ) as recorded:
                 await withdraw_orphans(store, events.publish, clock)
                 workspace = HostedWorkspace(

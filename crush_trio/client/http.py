@@ -336,8 +336,12 @@ KNOWN: Final[Mapping[str, type[CrushError]]] = {cls.code: cls for cls in _leaves
 """The errors that the client raises as the server raised them, by code."""
 
 
-_FORWARD_LOST: Final = "forward_lost"
-"""The code of a node that passed the request on to another one, and lost it."""
+_BETWEEN_NODES: Final[Mapping[str, type[NoAnswer]]] = {
+    "forward_lost": AnswerLost,
+    "not_owner": ServerUnreachable,
+    "owner_unreachable": ServerUnreachable,
+}
+"""What a node of a cluster says of its connection to another one means the same as for our own."""
 
 _BY_PROXIES: Final = frozenset({502, 504})
 """Statuses with which proxies say that they got no answer; those of our servers have a code."""
@@ -349,11 +353,11 @@ def refusal(status: int, body: bytes) -> CrushError:
         told = decode(body, ErrorBody)
     except DecodeError:
         told = ErrorBody(message=body[:200].decode(errors="replace").strip())
-    known = KNOWN.get(told.code)
+    known = KNOWN.get(told.code) or _BETWEEN_NODES.get(told.code)
     if known is not None:
         return known(told.detail or _detail(told.message, known.message))
     text = ": ".join(filter(None, (told.message, told.detail))) or f"HTTP status {status}"
-    if told.code == _FORWARD_LOST or (not told.code and status in _BY_PROXIES):
+    if not told.code and status in _BY_PROXIES:
         return AnswerLost(text)
     return ApiError(text, code=told.code or f"http_{status}", status=status)
 

@@ -228,7 +228,8 @@ class Cursor:
     async def wait(self) -> None:
         """Wait for something to read; raise `LogClosed` at the end of a closed log."""
         if self.lost:
-            await self._log.wait_settled(self._group)
+            if not await self._log.wait_settled(self._group):
+                raise LogClosed
         elif not await self._log.wait_beyond(self.after, self._group):
             raise LogClosed
 

@@ -89,6 +89,9 @@ class EventLog:
     tick: float = 0.005
     window: Window = field(factory=Window)
     keeper: EventKeeper | None = field(default=None, kw_only=True)
+    shows_unsettled: bool = field(default=True, init=False)
+    """Whether native readers see endings without a stored place when the log closes; not if another server
+    may go on with the workspace and tell them of those endings."""
     listeners: list[Callable[[Event], None]] = field(factory=list, init=False, repr=False)
     """Called with each event in the step of its publication; must not raise."""
     head: int = field(default=0, init=False)
@@ -151,7 +154,8 @@ class EventLog:
     def close(self) -> None:
         """Close the log: readers get what is left, then `LogClosed`. Closing again does nothing."""
         self.closed = True
-        self._show_native(self.head)
+        if self.shows_unsettled:
+            self._show_native(self.head)
         self._published.unpark()
         self._hurried.unpark()
         for group in (self._own, self._crush, self._native):
@@ -290,12 +294,17 @@ class EventLog:
             await group.waiting.park()
         return group.head > after  # noqa: ASYNC910 - one of the two waits has run
 
-    async def wait_settled(self, group: ReaderGroup) -> None:
-        """Wait until readers may see everything, at most `SETTLE_LIMIT` seconds."""
+    async def wait_settled(self, group: ReaderGroup) -> bool:
+        """Wait until readers may see everything, and return whether they may.
+
+        That takes `SETTLE_LIMIT` seconds at most; if unsettled endings are never shown, as long as the
+        log is open.
+        """
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(SETTLE_LIMIT):
-            while group.head < self.head:
+        with trio.move_on_after(SETTLE_LIMIT if self.shows_unsettled else inf):
+            while group.head < self.head and not self.closed:
                 await group.waiting.park()
+        return self.shows_unsettled or group.head == self.head
 
     def _endings_after(self, after: int, most: int | None = None) -> list[LogEntry]:
         """Return the remembered endings after *after*; at most the oldest *most* of them."""

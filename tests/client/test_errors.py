@@ -13,7 +13,7 @@ from crush_trio.client.http import (
     refusal,
 )
 from crush_trio.errors import CrushError
-from crush_trio.server.cluster.errors import ForwardLost
+from crush_trio.server.cluster.errors import ForwardLost, OwnerUnreachable
 from crush_trio.server.guard import Unauthorized
 from crush_trio.server.status import STATUS, error_body, status_of
 from crush_trio.store.errors import StoreBusy
@@ -46,6 +46,16 @@ def test_other_refusals_carry_their_code_their_status_and_the_servers_words(sent
     assert (back.code, back.status, str(back)) == (sent.code, STATUS[sent.code], str(sent))
 
 
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [(ForwardLost(), AnswerLost), (OwnerUnreachable("node 2"), ServerUnreachable)],
+)
+def test_a_connection_that_broke_between_two_nodes_is_like_one_that_broke_here(sent, kind):
+    back = refusal(status_of(sent), error_body(sent))
+    assert type(back) is kind
+    assert back.detail == sent.detail
+
+
 def test_a_refusal_that_is_no_json_is_told_as_it_is():
     back = refusal(404, b"404 page not found\n")
     assert (back.code, back.status, str(back)) == ("http_404", 404, "404 page not found")
@@ -54,14 +64,13 @@ def test_a_refusal_that_is_no_json_is_told_as_it_is():
 @pytest.mark.parametrize(
     ("status", "body"),
     [
-        (502, error_body(ForwardLost())),
         (502, b"<html><h1>502 Bad Gateway</h1>"),
         (504, b""),
     ],
 )
-def test_an_answer_that_was_lost_behind_a_proxy_or_a_node_is_a_lost_answer(status, body):
+def test_an_answer_that_a_proxy_has_lost_is_a_lost_answer(status, body):
     assert isinstance(refusal(status, body), AnswerLost)
-    assert isinstance(refusal(500, body.replace(b"forward_lost", b"other")), ApiError)
+    assert isinstance(refusal(500, body), ApiError)
 
 
 def test_a_refusal_without_a_word_is_told_by_its_status():

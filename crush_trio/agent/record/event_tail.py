@@ -13,6 +13,7 @@ After a restart many readers resume at once and want the same events. Each event
 once, and stays cached while a reader uses it.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeAlias
@@ -40,7 +41,23 @@ MAX_TAIL: Final = 10_000
 """Default number of events that a store keeps."""
 
 STORE_LIMIT: Final = 1.0
-"""Seconds that readers wait for the position of an ending to be stored; then they see it anyway."""
+"""Seconds that readers wait for the position of an ending to be stored; then they see it anyway.
+
+Not under a lease: if the position cannot be stored, the workspace soon belongs to another server, which
+tells its readers of every ending that has no position.
+"""
+
+LEASED_PAUSE: Final = 0.2
+"""Seconds after which a position that could not be stored is tried again under a lease."""
+
+
+@define(eq=False)
+class _Handed:
+    """Events that are being stored; *ending* is the seq of the last ending until then."""
+
+    ending: int
+    done: bool = field(default=False, init=False)
+    """Whether readers may see the endings: usually because their positions are stored."""
 
 
 @define(eq=False)
@@ -49,6 +66,8 @@ class EventTail(EventKeeper):
 
     store: Changes
     kept: int = MAX_TAIL
+    leased: bool = False
+    """Whether another server may take the workspace over."""
     last: int = field(default=0, init=False)
     """The seq of the last kept event."""
     _gathered: list[TailKept] = field(factory=list, init=False)
@@ -56,6 +75,8 @@ class EventTail(EventKeeper):
     """The seq of the last kept ending."""
     _settled: int = field(default=0, init=False)
     """The seq of the last ending that was settled in the log."""
+    _handing: deque["_Handed"] = field(factory=deque, init=False)
+    """What is being stored, in order."""
     _log: EventLog | None = field(default=None, init=False)
     _tasks: trio.Nursery | None = field(default=None, init=False)
     _closing: trio.Event = field(factory=trio.Event, init=False)
@@ -66,7 +87,7 @@ class EventTail(EventKeeper):
         All endings of the log come after this: it is attached before the first run.
         """
         self._log, self._tasks = log, tasks
-        log.keeper = self
+        log.keeper, log.shows_unsettled = self, not self.leased
 
     def close(self) -> None:
         """Store the collected events, and retry nothing from now on."""
@@ -114,21 +135,32 @@ class EventTail(EventKeeper):
         """Store the events collected in one step; one task for each such step.
 
         Endings are settled in the log when their positions are stored, or after STORE_LIMIT, so that
-        a slow store does not hide endings. Positions that could not be stored are retried.
+        a slow store does not hide endings. Positions that could not be stored are retried. Under a lease
+        only what is stored is settled, in the order of the endings.
         """
         if self._settled == self._ending:
             self.flush()
             return  # noqa: ASYNC910 - there is nothing to wait for
-        ending, events = self._ending, tuple(self._gathered)
+        handed, events = _Handed(self._ending), tuple(self._gathered)
+        self._handing.append(handed)
         self._gathered.clear()
         commit = self.store.submit(*events)
         await commit.known_within(STORE_LIMIT)
-        assert self._log is not None
-        self._log.settle(ending)
-        self._settled = max(self._settled, ending)
-        while not commit.stored and not await self._closed_within(STORE_LIMIT):
-            if commit.known:
+        handed.done = commit.stored or not self.leased
+        self._settle()
+        pause = LEASED_PAUSE if self.leased else STORE_LIMIT
+        while not commit.stored and not await self._closed_within(pause):
+            if commit.known and not commit.stored:  # it may have been stored during the pause
                 commit = self.store.submit(*events)
+        handed.done = handed.done or commit.stored
+        self._settle()
+
+    def _settle(self) -> None:
+        """Settle the endings in the log up to the first that is not done."""
+        assert self._log is not None
+        while self._handing and self._handing[0].done:
+            self._settled = max(self._settled, self._handing.popleft().ending)
+            self._log.settle(self._settled)
 
     async def _closed_within(self, seconds: float) -> bool:
         with trio.move_on_after(seconds):

@@ -322,16 +322,18 @@ async def open_recorded_runs(
     window: Window | None = None,
     pace: float = PACE,
     kept: int = MAX_TAIL,
+    leased: bool = False,
 ) -> AsyncIterator[RecordedRuns]:
     """Open a runtime workspace on *store*; *make_turn* is given the transcript its turns write to.
 
     *events* is the log of the workspace; without one, it has a log of its own with that *window*. The
-    store keeps what the log publishes from now on, *kept* events at most. Leaving the block closes the
+    store keeps what the log publishes from now on, *kept* events at most. *leased* says that another server
+    may take the workspace over. Leaving the block closes the
     log, also one that was given: its readers are to see every ending and then the end.
     """
     clock = SystemClock() if clock is None else clock
     ids = RandomIds() if ids is None else ids
-    tail = EventTail(store, kept)
+    tail = EventTail(store, kept, leased)
     async with (
         nullcontext(events)
         if events is not None

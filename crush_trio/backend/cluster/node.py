@@ -257,7 +257,8 @@ class Node:
             found = await self.shared.claim(standing.number)
             if isinstance(found, Lease):
                 return found
-            if found.owner is None:
+            if found.owner is None:  # a transaction of the last owner is still open
+                await trio.sleep(self.shared.ttl / LOOKS)
                 continue
             if self.reaches(found):
                 raise OwnedElsewhere(found.owner.description, found)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 from attrs import define, field
+from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -57,12 +58,25 @@ _LIMITS: Final = (
 BEGIN_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE" + _LIMITS.format(
     seconds=WRITE_SECONDS
 )
+WRITER_PREFIX: Final = "crush-trio "
+"""What comes before the id of a writer in the `application_name` of its transactions."""
+
 BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" + _LIMITS.format(
     seconds=READ_SECONDS
 )
 BEGIN_SHORT: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE" + _LIMITS.format(
     seconds=LEASE_SECONDS
 )
+
+
+def begin_write(writer: str) -> bytes:
+    """Return the statements that begin a transaction of the writer with this id.
+
+    The database shows the id, so that another node can end a transaction that outlives a lease.
+    """
+    named = sql.Literal(f"{WRITER_PREFIX}{writer}").as_string()
+    return f"{BEGIN_WRITE}; SET LOCAL application_name = {named}".encode()
+
 
 ESCAPE: Final = "\x01"
 _NUL, _ESCAPE = ESCAPE + "\x02", ESCAPE + "\x03"

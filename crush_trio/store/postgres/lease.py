@@ -6,12 +6,14 @@ What a lease is, and what its owner may believe at what time, is `store.lease`.
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
+import psycopg
 from attrs import asdict, frozen
 
 from crush_trio.store.lease import TTL, Lease
-from crush_trio.store.postgres.connection import BEGIN_SHORT, Connection
+from crush_trio.store.postgres.connection import BEGIN_SHORT, WRITER_PREFIX, Connection
 
 
 @frozen(kw_only=True)
@@ -54,14 +56,30 @@ def describe(row: str) -> str:
 
 
 _CLAIM: Final = b"""
+    WITH free AS (
+        SELECT workspace FROM leases WHERE workspace = %(w)s AND expires_at <= clock_timestamp()
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
     UPDATE leases SET
         node_id = %(node)s,
         epoch = epoch + 1,
         expires_at = clock_timestamp() + make_interval(secs => %(ttl)s),
         holder = %(holder)s
-    WHERE workspace = %(w)s AND expires_at <= clock_timestamp()
+    FROM free WHERE leases.workspace = free.workspace
     RETURNING epoch
 """
+"""Waits for nobody: a node renews all its leases over the same connection."""
+
+_END_WRITES: Final = b"""
+    SELECT pg_terminate_backend(pid)
+    FROM leases JOIN pg_stat_activity ON application_name = %(prefix)s || node_id
+    WHERE workspace = %(w)s AND xact_start < expires_at
+        AND expires_at < clock_timestamp() - make_interval(secs => %(late)s)
+        AND datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+LATE_SHARE: Final = 0.1
+"""The share of its time for which an expired lease may still be locked by a transaction of its owner."""
 
 _HELD: Final = b"""
     SELECT holder, extract(epoch FROM expires_at - clock_timestamp())::float8, expires_at::text
@@ -105,7 +123,9 @@ def claim(
 ) -> Lease | HeldBy:
     """Claim the lease of a workspace if it has expired, in a transaction of its own.
 
-    *sent* is a time before this call, from which the lease counts.
+    *sent* is a time before this call, from which the lease counts. The result of one that has expired and
+    cannot be claimed has 0 seconds: a transaction of its owner is still open. That is ended soon after, so
+    that the next attempt succeeds.
     """
     values = {"w": workspace, "node": node, "ttl": ttl, "holder": holder.row()}
     connection.execute(BEGIN_SHORT.encode())
@@ -115,7 +135,20 @@ def claim(
     if claimed is not None:
         return Lease(workspace=workspace, node=node, epoch=claimed[0], ttl=ttl, deadline=sent + ttl)
     assert held is not None, "a workspace has a lease"
+    if held[1] <= 0:
+        _end_writes(connection, workspace, ttl)
     return HeldBy(holder=held[0], seconds=max(0.0, held[1]), expires=held[2])
+
+
+def _end_writes(connection: Connection, workspace: int, ttl: float) -> None:
+    """End the transactions of a former owner that are open although its lease has expired.
+
+    They hold its lease. Time limits of the database do not end them: none runs in a pipeline whose client
+    was suspended, or is gone without a word, before the pipeline was complete.
+    """
+    values = {"w": workspace, "prefix": WRITER_PREFIX, "late": ttl * LATE_SHARE}
+    with suppress(psycopg.errors.InsufficientPrivilege):  # another user's
+        connection.execute(_END_WRITES, values)
 
 
 def renew(connection: Connection, lease: Lease) -> bool:

@@ -33,8 +33,19 @@ class WorkspaceKey:
 
 
 def register(connection: Connection, key: WorkspaceKey, at: int) -> int:
-    """Return the number of a workspace; a new one gets a row, and a lease that has expired."""
+    """Return the number of a workspace; a new one gets a row, and a lease that has expired.
+
+    A row that is there is only read: writing its id would wait for the writes of its owner, whose rows
+    refer to it.
+    """
     values = {"id": key.id, "site": key.site, "path": key.path, "at": at}
+    found = connection.execute(
+        b"SELECT number FROM workspaces JOIN leases ON workspace = number"
+        b" WHERE site = %(site)s AND path = %(path)s AND id = %(id)s",
+        values,
+    ).fetchone()
+    if found is not None:
+        return int(found[0])
     with connection.transaction():
         connection.execute(
             b"INSERT INTO workspaces (id, site, path, created_at)"

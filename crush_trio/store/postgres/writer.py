@@ -24,7 +24,7 @@ from attrs import define, field
 from outcome import Error, Value
 from typing_extensions import override
 
-from crush_trio.store.errors import LeaseLost, StoreFailed, StoreUnavailable
+from crush_trio.store.errors import LeaseLost, StoreFailed, StoreSlow, StoreUnavailable
 from crush_trio.store.group_commit import (
     CLOSE_LIMIT,
     POST_DELAY,
@@ -35,10 +35,10 @@ from crush_trio.store.group_commit import (
 from crush_trio.store.health import Health
 from crush_trio.store.lease import TAKEN
 from crush_trio.store.postgres.connection import (
-    BEGIN_WRITE,
     Connection,
     Cursor,
     Reconnector,
+    begin_write,
 )
 from crush_trio.store.postgres.faults import broken, ends_connection, translate, translated
 from crush_trio.store.postgres.place import Place
@@ -58,6 +58,10 @@ _MARKED: Final = b"SELECT commits FROM writers WHERE id = %(id)s FOR UPDATE"
 _ENTER: Final = b"INSERT INTO writers (id) VALUES (%(id)s) ON CONFLICT (id) DO NOTHING"
 _LEAVE: Final = b"DELETE FROM writers WHERE id = %(id)s"
 _FORGET: Final = b"DELETE FROM writers WHERE used_at < now() - interval '7 days' AND id <> %(id)s"
+
+_UNCONFIRMED: Final = "01000"
+"""The warning with which a COMMIT succeeds that has waited in vain for a synchronous standby. The time limit
+of a statement ends that wait, and a failover may then lose what was committed."""
 
 _OUTCOME_ATTEMPTS: Final = 10
 _OUTCOME_PAUSE: Final = 1.0
@@ -205,7 +209,7 @@ class PostgresWriter(GroupWriter):
         """Run the statements of a group; None if its works have to be run one by one."""
         workspaces = {id(work.workspace): work.workspace for work in map(_work_of, group)}
         made = Group(connection, pipelined)
-        connection.execute(BEGIN_WRITE.encode())
+        connection.execute(begin_write(self._id))
         self._committed += 1
         if pipelined:
             with connection.pipeline():
@@ -234,6 +238,9 @@ class PostgresWriter(GroupWriter):
         return fenced
 
     def _commit(self, connection: Connection, results: list[Result[Any]]) -> list[Result[Any]]:
+        notices: list[str | None] = []
+        note = lambda diagnostic: notices.append(diagnostic.sqlstate)  # noqa: E731 - removed by identity
+        connection.add_notice_handler(note)
         try:
             status = connection.execute(b"COMMIT").statusmessage
         except psycopg.Error as exc:
@@ -241,6 +248,11 @@ class PostgresWriter(GroupWriter):
                 raise _BrokenInCommitError(results) from exc
             # A deferred constraint, or no room for the commit: the server has rolled back.
             return [Error(translate(exc, self._place)) for _ in results]
+        finally:
+            connection.remove_notice_handler(note)
+        if _UNCONFIRMED in notices:
+            text = f"{self._name}: no standby has confirmed the commit, which may be stored"
+            return [Error(StoreSlow(text)) for _ in results]
         if status != "COMMIT":  # a server that gave up before answers ROLLBACK, and no error
             return [Error(StoreFailed(f"{self._name}: rolled back")) for _ in results]
         return results

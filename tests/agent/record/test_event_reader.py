@@ -390,15 +390,23 @@ async def test_readers_do_not_wait_for_a_store_that_does_not_answer():
         assert trio.current_time() - began < 2 * STORE_LIMIT
 
 
-async def test_a_store_that_fails_does_not_keep_an_ending_from_readers():
-    class Failing(MemoryStore):
-        def submit(self, *changes, session=None):
-            if not any(isinstance(change, TailKept) for change in changes):
-                return super().submit(*changes, session=session)
-            commit = Commit(self._lose)
-            commit.settle(Error(DiskFull("no space")))
-            return commit
+class Failing(MemoryStore):
+    """Stores no event until `works` is set; counts the attempts."""
 
+    works = False
+    attempts = 0
+
+    def submit(self, *changes, session=None):
+        kept = any(isinstance(change, TailKept) for change in changes)
+        self.attempts += kept
+        if self.works or not kept:
+            return super().submit(*changes, session=session)
+        commit = Commit(self._lose)
+        commit.settle(Error(DiskFull("no space")))
+        return commit
+
+
+async def test_a_store_that_fails_does_not_keep_an_ending_from_readers():
     store = Failing("b1")
     await store.commit(session())
     async with open_bench(store=FaultyStore(store)) as bench:
@@ -409,6 +417,39 @@ async def test_a_store_that_fails_does_not_keep_an_ending_from_readers():
             await settle()
             assert len(client.replica.endings) == 1
             nursery.cancel_scope.cancel()
+
+
+async def test_an_event_that_could_not_be_stored_is_stored_again_and_then_not_any_more():
+    store = Failing("b1")
+    await store.commit(session())
+    async with open_bench(store=FaultyStore(store)) as bench:
+        await bench.accept("hello").wait()
+        await settle()
+        store.works = True
+        await trio.sleep(2 * STORE_LIMIT)
+        stored = store.attempts
+        await trio.sleep(10 * STORE_LIMIT)
+        assert store.attempts == stored
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_under_a_lease_an_ending_whose_place_is_not_stored_is_not_shown(comes_back):
+    """If the store does not come back, the next owner of the workspace tells of that ending."""
+    store = Failing("b1")
+    await store.commit(session())
+    async with trio.open_nursery() as nursery:
+        async with open_bench(store=FaultyStore(store), leased=True) as bench:
+            client, late = (Listener(Position(boot=boot, seq=0)) for boot in ("b1", "lost"))
+            for each in (client, late):
+                nursery.start_soon(each.listen, bench)
+            await bench.accept("hello").wait()
+            await trio.sleep(10 * STORE_LIMIT)
+            assert client.replica.endings == late.replica.endings == {}
+            store.works = comes_back
+            await trio.sleep(STORE_LIMIT)
+            assert len(client.replica.endings) == len(late.replica.endings) == comes_back
+            bench.events.close()
+    assert len(client.replica.endings) == len(late.replica.endings) == comes_back
 
 
 @pytest.mark.parametrize("seed", range(10))

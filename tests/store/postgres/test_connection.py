@@ -2,7 +2,7 @@
 
 import logging
 from contextlib import asynccontextmanager, suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from urllib.parse import urlsplit
 
 import pytest
@@ -140,6 +140,43 @@ async def test_a_server_that_was_restarted_goes_on_with_everything(tmp_path):
                 await store.commit(more("b"))
             assert await content(store) == "abb"
             assert ids(await store.sessions()) == ["s"]
+    finally:
+        server.remove()
+
+
+async def commit_until_refused(store):
+    """A setting takes effect a moment after the reload."""
+    with trio.fail_after(60):
+        for number in count():
+            await store.commit(session(f"t{number}"))
+
+
+async def test_a_commit_that_no_standby_has_confirmed_is_not_said_to_be_stored(tmp_path):
+    """A time limit, or a person, ends the wait for a synchronous standby; the server then says COMMIT."""
+    server = PostgresServer()
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    try:
+        async with open_postgres_store(server.url, tmp_path, site="test") as store:
+            await store.commit(session("s"))
+            server.ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            server.ask("SELECT pg_reload_conf()")
+            async with trio.open_nursery() as nursery:
+
+                async def cancel_all():
+                    while True:
+                        await trio.to_thread.run_sync(server.ask, cancel)
+
+                nursery.start_soon(cancel_all)
+                with (
+                    pytest.raises(StoreSlow, match="no standby has confirmed"),
+                    trio.fail_after(60),
+                ):
+                    for number in count():  # a setting takes effect a moment after the reload
+                        await store.commit(session(f"t{number}"))
+                nursery.cancel_scope.cancel()
+            server.ask("ALTER SYSTEM RESET synchronous_standby_names")
+            server.ask("SELECT pg_reload_conf()")
+            await store.commit(session("u"))
     finally:
         server.remove()
 

@@ -1,6 +1,8 @@
 """The lease: its decisions about time, and its row."""
 
 import json
+import time
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from crush_trio.store.errors import LeaseLost
 from crush_trio.store.lease import Lease
+from crush_trio.store.postgres.connection import WRITER_PREFIX, begin_write
 from crush_trio.store.postgres.lease import HeldBy, Holder, claim, release, renew
 from crush_trio.store.postgres.migrations import known_migrations, migrate
 from crush_trio.store.postgres.place import Place
@@ -145,6 +148,55 @@ def test_a_lease_that_nobody_claimed_can_be_renewed_after_its_end(connection, wo
 def test_a_released_lease_is_free_at_once_and_keeps_its_epoch(connection, workspace):
     release(connection, claim(connection, workspace, "a", HOLDER, sent=0.0))
     assert claim(connection, workspace, "b", HOLDER, sent=0.0).epoch == 2
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_claim_ends_a_write_that_outlives_the_lease_and_never_waits_for_it(
+    connection, workspace, pipelined
+):
+    """Its client is suspended, or its machine is gone. In a pipeline no time limit of the database runs."""
+    claim(connection, workspace, "a", HOLDER, sent=0.0, ttl=0.5)
+    with closing(connect(shared_database_url())) as other:
+        other.execute(begin_write("a"))
+        if pipelined:
+            other.pgconn.enter_pipeline_mode()
+            query = "SELECT 1 FROM leases WHERE workspace = $1 FOR SHARE"
+            other.pgconn.send_query_params(query.encode(), [str(workspace).encode()])
+            other.pgconn.send_flush_request()
+            other.pgconn.flush()
+            while b"FOR SHARE" not in last_statement(connection, "a"):
+                pass
+        else:
+            query = "SELECT 1 FROM leases WHERE workspace = %s FOR SHARE"
+            other.execute(query, (workspace,))
+        connection.execute("SET lock_timeout = 1")  # ms
+        began, held = time.monotonic(), 0
+        while isinstance(found := claim(connection, workspace, "b", HOLDER, sent=0.0), HeldBy):
+            held += found.seconds == 0
+            assert time.monotonic() < began + 20
+        assert held, "it had expired and was locked"
+        assert found.epoch == 2
+        while last_statement(connection, "a"):  # the connection of the write is gone
+            assert time.monotonic() < began + 20
+
+
+def last_statement(connection, writer):
+    query = "SELECT query FROM pg_stat_activity WHERE application_name = %s"
+    row = connection.execute(query, (f"{WRITER_PREFIX}{writer}",)).fetchone()
+    return row[0].encode() if row else b""
+
+
+@pytest.mark.slow
+def test_writes_under_way_do_not_hold_up_who_opens_the_workspace(connection, workspace, tmp_path):
+    with connect(shared_database_url()) as other, other.transaction():
+        other.execute(
+            "INSERT INTO boots (workspace, n, id, started_at, holder) VALUES (%s, 1, 'b', 1, '')",
+            (workspace,),
+        )
+        connection.execute("SET lock_timeout = 1")  # ms
+        assert register(connection, WorkspaceKey(site="test", path=str(tmp_path)), 200) == workspace
 
 
 @pytest.mark.parametrize("row", ["", "{", "[]", json.dumps({"pid": 1})])
