@@ -206,7 +206,7 @@ def interrupted_demo(environment):
         printed = ""
         for line in demo.stdout:
             printed += line
-            if "is killed" in line:
+            if "is killed (SIGKILL)" in line:
                 os.killpg(demo.pid, signal.SIGINT)  # as a terminal does it
         assert demo.wait(60) == 130, printed
     assert printed.splitlines()[-1].endswith("nothing is left behind")

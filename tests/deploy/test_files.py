@@ -108,7 +108,8 @@ def test_the_drop_in_starts_a_node_at_the_address_that_it_advertises():
 
 
 def test_the_environment_of_a_node_has_variables_that_the_program_knows():
-    [block] = re.findall(r"^```sh\n(CRUSH_TRIO_STORE=.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [block] = [each for each in blocks if "\nCRUSH_TRIO_ADVERTISE=" in each]
     given = dict(line.partition("=")[::2] for line in block.splitlines())
     settings = ServerSettings.from_environment({**given, "CRUSH_TRIO_TOKEN": "x" * 24})
     assert settings.clustered
