@@ -53,7 +53,7 @@ def test_other_refusals_carry_their_code_their_status_and_the_servers_words(sent
 def test_a_connection_that_broke_between_two_nodes_is_like_one_that_broke_here(sent, kind):
     back = refusal(status_of(sent), error_body(sent))
     assert type(back) is kind
-    assert back.detail == sent.detail
+    assert back.detail == str(sent)
 
 
 def test_a_refusal_that_is_no_json_is_told_as_it_is():
