@@ -198,7 +198,7 @@ class Direct:
                     return
                 found = MATCHER.find(scope["method"], scope["path"])
                 if self.server.absent is not None and not await self._is_here(scope, receive, send):
-                    return
+                    return  # noqa: ASYNC910 - the answer was sent
                 if state.here.body is not None:
                     assert found is not None, "what has a body is not asked for by HEAD"
                     call = state.call(found[0], scope, found[1])

@@ -178,7 +178,7 @@ class Node:
                 return False
         except StoreUnavailable as error:
             log.warning("node.not_renewed", extra={"error": str(error)})
-            return False
+            return False  # noqa: ASYNC910 - the caller waits next
         for held in asked:
             if held.lease.workspace in beat.own:
                 held.renewed(sent)

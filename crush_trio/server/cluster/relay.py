@@ -46,9 +46,9 @@ class Relay:
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
         except NetworkError as error:
-            return not self._may_repeat(error)
+            return not self._may_repeat(error)  # noqa: ASYNC910 - the node has been asked
         except _NotOwnerError:
-            return False
+            return False  # noqa: ASYNC910 - the node has been asked
 
     async def _run(self) -> bool:
         """Send the request, and the answer to the client as it comes; ends when the client leaves."""

@@ -71,7 +71,7 @@ class Register:
     def _file(self, workspace_id: WorkspaceId) -> Path:
         return self._directory / f"{workspace_id}.json"
 
-    async def _change(self, change: Callable[[], object]) -> None:
+    async def _change(self, change: Callable[[], object]) -> None:  # noqa: ASYNC910 - it waits for a thread
         try:
             await trio.to_thread.run_sync(change)
         except OSError as error:

@@ -208,7 +208,7 @@ async def _handle(call: Call, body: bytes | ReadBody) -> object:
     return route.handler(call)  # noqa: ASYNC910 - there was a checkpoint above
 
 
-async def _check(call: Call) -> None:
+async def _check(call: Call) -> None:  # noqa: ASYNC910 - there is nothing to wait for over TCP
     """Raise what the caller may not do here, or what is wrong with the ids of the path."""
     if not call.route.open_to_all:
         call.caller.check(call.route.right)
