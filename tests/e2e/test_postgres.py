@@ -23,7 +23,7 @@ def test_a_session_is_in_the_database_and_in_no_file(home):
     assert [path.name for path in home.work.rglob("*.db*")] == []
     with connect(home.extra["CRUSH_TRIO_STORE"]) as connection:
         [site, path] = connection.execute("SELECT site, path FROM workspaces").fetchone()
-        assert (bool(site), path) == (True, str(home.work / ".crush"))
+        assert (bool(site), path) == (True, str(home.work))
         ended = connection.execute("SELECT state FROM runs").fetchall()
         assert ended == [("completed",)]
 
