@@ -47,10 +47,14 @@ def register(connection: Connection, key: WorkspaceKey, at: int) -> int:
     if found is not None:
         return int(found[0])
     with connection.transaction():
-        connection.execute(
+        connection.execute(  # it had another id before ids were computed
+            b"UPDATE workspaces SET id = %(id)s"
+            b" WHERE site = %(site)s AND path = %(path)s AND id <> %(id)s",
+            values,
+        )
+        connection.execute(  # without a target, because id and place are unique: either may be there already
             b"INSERT INTO workspaces (id, site, path, created_at)"
-            b" VALUES (%(id)s, %(site)s, %(path)s, %(at)s) ON CONFLICT (site, path)"
-            b" DO UPDATE SET id = excluded.id WHERE workspaces.id <> excluded.id",
+            b" VALUES (%(id)s, %(site)s, %(path)s, %(at)s) ON CONFLICT DO NOTHING",
             values,
         )
         connection.execute(

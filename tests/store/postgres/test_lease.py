@@ -1,7 +1,9 @@
 """The lease: its decisions about time, and its row."""
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -111,6 +113,27 @@ def test_a_workspace_has_the_same_number_ever_after(connection, workspace, tmp_p
     assert register(connection, key, 200) == workspace
     elsewhere = WorkspaceKey(site="elsewhere", path=str(tmp_path))
     assert register(connection, elsewhere, 200) != workspace
+
+
+@pytest.mark.slow
+def test_nodes_that_register_a_workspace_at_the_same_moment_get_one_number(connection, tmp_path):
+    """Both of its unique constraints may find the row of another transaction."""
+    nodes, rounds = 8, 200
+    together = threading.Barrier(nodes)
+
+    def node(_):
+        with closing(connect(shared_database_url())) as own:
+            found = []
+            for number in range(rounds):
+                key = WorkspaceKey(site="test", path=str(tmp_path / str(number)))
+                together.wait(30)
+                found.append(register(own, key, 100))
+            return found
+
+    with ThreadPoolExecutor(nodes) as pool:
+        numbers = list(pool.map(node, range(nodes)))
+    assert len(set(map(tuple, numbers))) == 1
+    assert len(set(numbers[0])) == rounds
 
 
 @pytest.mark.slow
