@@ -38,7 +38,15 @@ def test_no_control_character_is_left(text):
     visible(text).encode()
 
 
-@pytest.mark.parametrize("text", ["نمی\u200cدانم", "क्\u200dष", "👩\u200d💻", "❤\ufe0f"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0646\u0645\u06cc\u200c\u062f\u0627\u0646\u0645",
+        "\u0915\u094d\u200d\u0937",
+        "\U0001f469\u200d\U0001f4bb",
+        "\u2764\ufe0f",
+    ],
+)
 def test_joiners_that_a_script_or_an_emoji_needs_stay_in_text_and_are_shown_where_a_person_allows(
     text,
 ):
