@@ -65,6 +65,7 @@ async def open_hosting(
         if node is not None:
             from crush_trio.server.cluster.forwarding import open_forwarding
 
+            server.card = node.card
             server.absent = server.cluster = await stack.enter_async_context(
                 open_forwarding(settings, node, backend)
             )
