@@ -139,6 +139,7 @@ STATUS: Final[Mapping[str, int]] = {
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "advertise_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "lease_ttl_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cluster_token_missing": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -42,7 +42,8 @@ class Relay:
         """Have the other node answer; return False if it did not and the request may be sent again.
 
         If the workspace moves while the answer is being sent, the answer is cut, and the client asks
-        again. A request that may have been carried out is not repeated: that raises `ForwardLost`.
+        again. A request that may have been carried out is not repeated, unless it only stops runs: that
+        raises `ForwardLost`.
         """
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
@@ -109,6 +110,10 @@ class Relay:
         if self._begun:
             return False
         if isinstance(error, ConnectFailed) or self._request.method in SAFE_METHODS:
+            return True
+        if (
+            self._call.route.stops
+        ):  # what it was to stop has ended with its owner, or ends at the next
             return True
         raise ForwardLost from error
 
