@@ -1,6 +1,6 @@
 """`python -m benchmarks`: measure the server against the baseline, print a table and the missed promises.
 
-python -m benchmarks                              everything, within eight minutes
+python -m benchmarks                              everything, within ten minutes
 python -m benchmarks --quick --only b,c           a few seconds, to see that it works
 python -m benchmarks --page docs/performance.md   everything, and the table into the page
 python -m benchmarks --target http://127.0.0.1:8765 --pid 4711 --provider-port 9000
@@ -37,9 +37,11 @@ from benchmarks.workloads import (
     stalled,
     start,
 )
+from benchmarks.workloads.cluster import acceptance, forwarding, takeover, throughput
 
 WORKLOADS: Final[Sequence[ModuleType]] = (
     *(start, accept, lag, cancel, polling),
+    *(acceptance, forwarding, throughput, takeover),
     *(memory, scaling, age, stalled, fanout),
 )
 """In the order in which they run: the one that uses all remaining time is the last."""
