@@ -4,7 +4,7 @@ A copy is made with SQLite's backup, which reads the file at one moment and thro
 is written beside its place under another name, checked as a whole, made durable, and only then given its
 name: a copy that has its name is complete. The source is opened for reading only.
 
-Every function here blocks; call it in a thread. `store.backup` does.
+Every function here blocks; call it in a thread. `store.copies.backup` does.
 """
 
 import os
@@ -15,11 +15,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from crush_trio.store.backup import CopyReport
-from crush_trio.store.errors import StoreCorrupt, StoreTooNew
-from crush_trio.store.sqlite.database import COMPANIONS, DATABASE_NAME, known_migrations
+from crush_trio.store.copies.backup import CopyReport
+from crush_trio.store.errors import StoreCorrupt
+from crush_trio.store.migrations import missing
+from crush_trio.store.sqlite.database import COMPANIONS, DATABASE_NAME
 from crush_trio.store.sqlite.directory import Owner, must_be_own, take_lock
 from crush_trio.store.sqlite.faults import translated
+from crush_trio.store.sqlite.migrations import known_migrations, version
 
 PAGES: Final = 256
 """Pages that are copied at a time; a writer waits for no more than one such step."""
@@ -52,7 +54,6 @@ def check_database(path: Path) -> CopyReport:
 
     Raises `StoreCorrupt`, or `StoreTooNew` for one that this program does not know.
     """
-    newest = known_migrations()[-1].number
     with (
         translated(path),
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)) as found,
@@ -60,9 +61,8 @@ def check_database(path: Path) -> CopyReport:
         findings = [row[0] for row in found.execute("PRAGMA integrity_check(10)")]
         if findings != ["ok"]:
             raise StoreCorrupt(f"{path} ({'; '.join(findings)})")
-        schema = _number(found, "PRAGMA user_version")
-        if schema > newest:
-            raise StoreTooNew(f"{path} has schema {schema}, this program knows up to {newest}")
+        schema = version(found)
+        missing(known_migrations(), schema, path)
         if not _number(found, "SELECT count(*) FROM sqlite_schema WHERE name = 'sessions'"):
             raise StoreCorrupt(f"{path} is not a database of sessions")
         return CopyReport(

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 import trio
 
-from crush_trio.store.backup import back_up, restore
+from crush_trio.store.copies.backup import back_up, restore
 from crush_trio.store.errors import StoreCorrupt, StoreFileForeign, StoreLocked, StoreTooNew
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.ids import SessionId

@@ -11,8 +11,8 @@ from crush_trio.cli.exits import FileInTheWay, NoData
 from crush_trio.cli.options import Invocation, debug_option, host_option, pass_invocation, write
 from crush_trio.cli.report.reporter import count
 from crush_trio.cli.server_link import configuration_of, open_link
-from crush_trio.store.backup import CopyReport, back_up
-from crush_trio.store.backup import restore as restore_copy
+from crush_trio.store.copies.backup import CopyReport, back_up
+from crush_trio.store.copies.backup import restore as restore_copy
 from crush_trio.store.open import StoreSettings, has_data
 
 _PREFIX: Final = 4
