@@ -180,6 +180,7 @@ class Node:
 
     async def tell_draining(self) -> None:  # noqa: ASYNC910 - it waits for the store
         """Let people and other nodes see that this one is about to end, if the store can be reached."""
+        await trio.lowlevel.checkpoint()
         with suppress(StoreUnavailable):
             await self.shared.drain()
 
