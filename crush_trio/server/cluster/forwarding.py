@@ -44,6 +44,7 @@ from crush_trio.server.cluster.errors import (
     WorkspaceElsewhere,
 )
 from crush_trio.server.cluster.peers import Peers, passed_on
+from crush_trio.server.cluster.pump import Pump, open_pump
 from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
@@ -80,6 +81,7 @@ class Forwarding(Absent):
 
     peers: Peers
     _backend: Backend[HostedWorkspace] = field(repr=False)
+    _pump: Pump | None = field(default=None, repr=False)
     _ids: IdSource = field(factory=RandomIds, repr=False)
 
     @property
@@ -235,7 +237,7 @@ class Forwarding(Absent):
         send: ASGISendCallable,
     ) -> bool:
         """Have another node answer; return False if it did not and the request may be sent again."""
-        relay = Relay(call, self.peers, request, receive, send, NOT_OWNER)
+        relay = Relay(call, self.peers, self._pump, request, receive, send, NOT_OWNER)
         with self.node.watching(standing) as watch:
             done = await relay.answered(watch)
         if not done:
@@ -315,5 +317,8 @@ async def open_forwarding(
     settings: ServerSettings, node: Node, backend: Backend[HostedWorkspace]
 ) -> AsyncIterator[Forwarding]:
     """Open the connections to the other nodes."""
-    async with open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client:
-        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend)
+    async with (
+        open_pump() as pump,
+        open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client,
+    ):
+        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend, pump)

@@ -7,16 +7,22 @@ from attrs import define, field
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 
 from crush_trio.backend.cluster.node import Watch
-from crush_trio.net.client import SAFE_METHODS, Request
+from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.cluster.errors import ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
-from crush_trio.server.http.outgoing import begin_stream
+from crush_trio.server.cluster.pump import Pump
+from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing.call import Call
 from crush_trio.server.routing.route import EVENTS
 
 T = TypeVar("T")
+
+
+def _always() -> bool:
+    """Return True: a caller whose right cannot be withdrawn."""
+    return True
 
 
 class _NotOwnerError(Exception):
@@ -29,6 +35,7 @@ class Relay:
 
     _call: Call
     _peers: Peers
+    _pump: Pump | None
     _request: Request
     _receive: ASGIReceiveCallable
     _send: ASGISendCallable
@@ -65,7 +72,7 @@ class Relay:
         return True
 
     async def _relay(self) -> None:
-        valid = self._call.caller.valid
+        valid = self._call.caller.valid or _always
         async with self._peers.open(self._request) as response:
             if response.status == self._not_owner:
                 raise _NotOwnerError
@@ -79,18 +86,27 @@ class Relay:
                 {"type": "http.response.start", "status": response.status, "headers": headers}
             )
             self._begun = True
-            first = True
-            while data := await response.receive():
-                if valid is not None and not valid():
-                    return
-                if send_now is not None and not first:
-                    data = data[send_now(data) :]
-                if data:
-                    await self._send(
-                        {"type": "http.response.body", "body": data, "more_body": True}
-                    )
-                first = False
+            data = await response.receive()
+            while data and valid():
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+                data = await self._next(response, send_now, valid)
+            if data:
+                return
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next(
+        self, response: Response, send_now: SendNow | None, valid: Callable[[], bool]
+    ) -> bytes:
+        """Return the next piece that the client does not take at once; no bytes at the end."""
+        if send_now is None:
+            return await response.receive()
+        if response.socket is not None and self._pump is not None:
+            return await self._pump.carry(response.socket, send_now, valid)
+        while data := await response.receive():
+            rest = data[send_now(data) :] if valid() else data
+            if rest:
+                return rest
+        return b""  # noqa: ASYNC910 - it has received the end
 
     def _may_repeat(self, error: NetworkError | None) -> bool:
         """Whether the request may be sent again after *error*, or because the workspace has moved (None).
