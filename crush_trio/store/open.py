@@ -5,6 +5,7 @@ kind alone. A kind is imported when a store of it is asked for, so that a progra
 load the libraries of another. A further kind is one more entry in `_KINDS`.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ SITE_VARIABLE: Final = "CRUSH_TRIO_SITE"
 
 SITE_LENGTH: Final = 255
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
 
 class StoreUnknown(CrushError):
     """The URL of the store settings names no kind of store; the detail says what it named."""
@@ -51,7 +54,9 @@ class SiteInvalid(CrushError):
 
 
 def _scheme_only(url: str) -> str:
-    return f"{url.partition(':')[0]}:…"
+    """Return what of *url* may be shown; a text without a scheme may begin with a password."""
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:…" if colon and _SCHEME.fullmatch(scheme) else "…"
 
 
 @frozen
@@ -208,7 +213,9 @@ _REMOTE: Final = frozenset({"postgresql", "postgres"})
 def check_url(settings: StoreSettings) -> None:
     """Raise `StoreUnknown` unless there is such a kind of store; imports and opens nothing."""
     if settings.scheme not in _KINDS or ":" not in settings.url:
-        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+        scheme = _scheme_only(settings.url).removesuffix("…")
+        named = f"begins with {scheme!r}" if scheme else "does not begin with the name of a kind"
+        raise StoreUnknown(f"the URL {named}")
     if settings.scheme not in _REMOTE:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):
