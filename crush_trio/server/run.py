@@ -46,7 +46,7 @@ from crush_trio.server.server import Server
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
-from crush_trio.tools.info import RecentLogs
+from crush_trio.tools.recent_logs import RecentLogs
 
 _ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75
@@ -256,6 +256,8 @@ async def drain_runs(server: Server, seconds: float, hurry: trio.Event) -> None:
         workspace.draining = True
     log.info("server.finishing", extra={"runs": server.meters.live_runs, "seconds": seconds})
     with trio.move_on_after(seconds):
+        if server.cluster is not None:
+            await server.cluster.node.tell_draining()
         await _first_of(server.meters.wait_no_runs, hurry.wait)
 
 

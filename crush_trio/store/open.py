@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import trio
 from attrs import field, frozen
@@ -58,7 +58,8 @@ def _scheme_only(url: str) -> str:
 class StoreSettings:
     """Which store keeps the data of workspaces.
 
-    * `sqlite:` is a file in the data directory of each workspace.
+    * `sqlite:` is a file in the data directory of each workspace. With `sqlite:?synchronous=full` every
+      commit waits for the disk, so that a power failure loses nothing either.
     * `memory:` is lost when its workspace closes.
     * `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database that many servers share; it may
       name several hosts and has the parameters of libpq. A workspace is known by its *site* and its
@@ -139,14 +140,18 @@ class _Kind:
 # ── The kinds ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _sqlite(_settings: StoreSettings) -> _Kind:
+def _sqlite(settings: StoreSettings) -> _Kind:
     from crush_trio.store.sqlite.database import DATABASE_NAME
     from crush_trio.store.sqlite.store import open_sqlite_store
 
     async def has_file(data_dir: Path, _directory: Path) -> bool:
         return await trio.Path(data_dir / DATABASE_NAME).exists()
 
-    return _Kind(open=lambda data_dir, _: open_sqlite_store(data_dir), has_data=has_file)
+    synchronous = _SYNCHRONOUS[settings.place]
+    return _Kind(
+        open=lambda data_dir, _: open_sqlite_store(data_dir, synchronous=synchronous),
+        has_data=has_file,
+    )
 
 
 def _memory(_settings: StoreSettings) -> _Kind:
@@ -174,9 +179,19 @@ async def _never(_data_dir: Path, _directory: Path) -> bool:
     return False
 
 
+_SYNCHRONOUS: Final[Mapping[str, Literal["NORMAL", "FULL"]]] = {
+    "": "NORMAL",
+    "?synchronous=normal": "NORMAL",
+    "?synchronous=full": "FULL",
+}
+"""What may follow `sqlite:`, and when its commits wait for the disk."""
+
+
 def _refuse_place(settings: StoreSettings) -> None:
-    if settings.place:
-        raise StoreUnknown(f"nothing may follow {settings.scheme}: in its URL")
+    if settings.scheme == "sqlite" and settings.place not in _SYNCHRONOUS:
+        raise StoreUnknown("only ?synchronous=full or ?synchronous=normal may follow sqlite:")
+    if settings.scheme == "memory" and settings.place:
+        raise StoreUnknown("nothing may follow memory: in its URL")
 
 
 _KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {

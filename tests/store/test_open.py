@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_clock
 
 SQLITE, MEMORY = StoreSettings(), StoreSettings("memory:")
 WRONG = [
-    "", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "memory:x", "/a/file.db",
+    "", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "sqlite:?synchronous=off", "memory:x", "/a/file.db",
     "postgresql", "postgresql:", "postgres:name", "postgresql:/run/socket",
 ]  # fmt: skip
 
@@ -40,6 +40,16 @@ async def test_the_default_is_a_file_in_the_data_directory(tmp_path):
     async with open_store(StoreSettings(), tmp_path / "data") as store:
         assert isinstance(store, SqliteStore)
         assert store.path.parent == tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)]
+)
+async def test_the_url_says_whether_commits_wait_for_the_disk(tmp_path, place, number):
+    async with open_store(StoreSettings(f"sqlite:{place}"), tmp_path) as store:
+        pragma = "PRAGMA synchronous"
+        found = await store._database.transact(lambda db: db.execute(pragma).fetchone())
+        assert found == (number,)
 
 
 async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):

@@ -1,18 +1,19 @@
 """`Relay`: a request that is passed on to another node, and the answer on its way back."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from attrs import define, field
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 
-from crush_trio.backend.cluster.node import Watch
-from crush_trio.net.client import SAFE_METHODS, Request
+from crush_trio.backend.cluster.node import NodeMeters, Watch
+from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.cluster.errors import ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
-from crush_trio.server.http.outgoing import begin_stream
+from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing.call import Call
 from crush_trio.server.routing.route import EVENTS
 
@@ -46,6 +47,7 @@ class Relay:
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
         except NetworkError as error:
+            self._meters.forwarded["failed"] += 1
             return not self._may_repeat(error)  # noqa: ASYNC910 - the node has been asked
         except _NotOwnerError:
             return False  # noqa: ASYNC910 - the node has been asked
@@ -65,12 +67,12 @@ class Relay:
         return True
 
     async def _relay(self) -> None:
-        valid = self._call.caller.valid
         async with self._peers.open(self._request) as response:
             if response.status == self._not_owner:
                 raise _NotOwnerError
             headers = list(passed_back(response.headers))
             streams = response.headers.get("content-type", "").startswith(EVENTS)
+            self._meters.forwarded["stream" if streams else "answer"] += 1
             length = response.headers.get("content-length")
             send_now = begin_stream(self._call.scope) if streams else None
             if length is not None:
@@ -79,18 +81,24 @@ class Relay:
                 {"type": "http.response.start", "status": response.status, "headers": headers}
             )
             self._begun = True
-            first = True
-            while data := await response.receive():
-                if valid is not None and not valid():
-                    return
-                if send_now is not None and not first:
-                    data = data[send_now(data) :]
-                if data:
-                    await self._send(
-                        {"type": "http.response.body", "body": data, "more_body": True}
-                    )
-                first = False
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            with self._meters.streaming() if streams else nullcontext():
+                await self._relay_body(response, send_now)
+
+    async def _relay_body(self, response: Response, send_now: SendNow | None) -> None:
+        valid, first = self._call.caller.valid, True
+        while data := await response.receive():
+            if valid is not None and not valid():
+                return
+            if send_now is not None and not first:
+                data = data[send_now(data) :]
+            if data:
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            first = False
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def _meters(self) -> NodeMeters:
+        return self._peers.node.meters
 
     def _may_repeat(self, error: NetworkError | None) -> bool:
         """Whether the request may be sent again after *error*, or because the workspace has moved (None).
