@@ -171,6 +171,31 @@ def test_a_terminal_shows_how_far_it_is(project, url, capsys, monkeypatch):
     assert err.endswith("\r\x1b[K")
 
 
+# ── prune ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_old_sessions_are_pruned_in_the_database_as_in_a_file(project, url, capsys):
+    fill_database(url, project, "old")  # of the year 1970
+    assert main(["prune", "--unused-for", "60d", "--dry-run"]) == 0
+    assert "1 session would be deleted" in capsys.readouterr().out
+    assert in_database(url, project) == {"old"}
+    assert main(["prune", "--unused-for", "60d"]) == 0
+    assert "1 session was deleted" in capsys.readouterr().out
+    assert in_database(url, project) == set()
+    assert in_file(project / ".crush" / "crush-trio.db") == {"s"}, "the file is left alone"
+
+
+def test_where_a_server_has_the_workspace_it_is_said_who_prunes(project, url, capsys):
+    async def held():
+        async with open_postgres_store(url, project, site=SITE) as store:
+            await store.commit(session("old"))
+            return await trio.to_thread.run_sync(main, ["prune", "--unused-for", "60d"])
+
+    assert trio.run(held) == ExitCode.FAILED
+    assert "prunes this directory itself" in capsys.readouterr().err
+    assert in_database(url, project) == {"old"}
+
+
 # ── backup, restore ─────────────────────────────────────────────────────────────────────────────
 
 
