@@ -46,6 +46,8 @@ _FIND: Final = b"SELECT number FROM workspaces WHERE site = %(site)s AND path = 
 _LOCK: Final = b"""
     SELECT expires_at > clock_timestamp(), holder FROM leases WHERE workspace = %(w)s FOR NO KEY UPDATE
 """
+_FENCE: Final = b"UPDATE leases SET epoch = epoch + 1 WHERE workspace = %(w)s"
+"""Nothing more is written by a server that had the workspace and was suspended until its lease expired."""
 
 
 @frozen
@@ -145,6 +147,7 @@ class PostgresWorkspace(End):
                 self._keep(connection, number)
                 rows = self._rows(connection, number)
                 self._check_empty(rows)
+                connection.execute(_FENCE, {"w": number})
                 for table in STARTS:
                     connection.execute(
                         f"DELETE FROM {table} WHERE workspace = %(w)s".encode(), {"w": number}

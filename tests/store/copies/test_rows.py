@@ -1,15 +1,18 @@
 """Copying a workspace between SQLite and PostgreSQL: every row, exactly, or nothing."""
 
 import hashlib
+import shutil
 import sqlite3
 import tracemalloc
 from contextlib import closing, contextmanager
 from itertools import count
 
 import pytest
+import trio
 from attrs import frozen
 from hypothesis import HealthCheck, example, given, settings
 
+from crush_trio.store.copies.backup import run_copy
 from crush_trio.store.copies.postgres import workspace_end
 from crush_trio.store.copies.rows import (
     CopyDiffers,
@@ -22,6 +25,7 @@ from crush_trio.store.copies.rows import (
 from crush_trio.store.copies.sqlite import BackupFile, DataDirectory
 from crush_trio.store.copies.tables import KEPT_BY_TRIGGERS, workspace_tables
 from crush_trio.store.errors import (
+    LeaseLost,
     StoreCorrupt,
     StoreLocked,
     StoreTooNew,
@@ -250,6 +254,17 @@ def test_what_is_copied_from_stays_as_it_is(data):
     assert rows_in_postgres(middle) == rows
 
 
+async def test_what_is_still_in_the_log_of_a_killed_server_is_copied_and_left_there(tmp_path):
+    async with open_sqlite_store(tmp_path / "open") as store:
+        await store.commit(session("s"), message("m", text("in the log")))
+        shutil.copytree(tmp_path / "open", tmp_path / "killed")
+    before = digest(tmp_path / "killed")
+    assert (tmp_path / "killed" / f"{DATABASE_NAME}-wal").stat().st_size
+    for _ in range(2):
+        assert copied(DataDirectory(tmp_path / "killed"), in_postgres()).messages == 1
+        assert digest(tmp_path / "killed") == before
+
+
 @pytest.mark.parametrize("version", range(1, len(known_migrations())))
 def test_a_file_of_an_older_version_is_copied_and_not_upgraded(tmp_path, version):
     write_old(tmp_path / "data", version)
@@ -432,6 +447,37 @@ def test_a_copy_that_is_given_up_in_the_middle_is_dropped(tmp_path):
         noted = []
         copied(DataDirectory(tmp_path / "data"), target, noted.append)
         assert noted == list(range(500, 4001, 500))
+
+
+async def test_a_copy_that_is_cancelled_is_dropped(tmp_path):
+    messages = [{**MESSAGE, "n": n, "id": f"m{n}", "seq": n} for n in range(1, 2000)]
+    write_file(tmp_path / "data", {"sessions": [SESSION], "messages": messages})
+    for target in targets(tmp_path):
+        with trio.CancelScope() as scope:
+            await run_copy(DataDirectory(tmp_path / "data"), target, note=_cancelling(scope))
+        assert scope.cancelled_caught
+        counted = await run_copy(DataDirectory(tmp_path / "data"), target, dry_run=True)
+        assert counted.messages == 1999, "nothing is in the way"
+
+
+def _cancelling(scope):
+    def note(_):
+        trio.from_thread.run_sync(scope.cancel)
+
+    return note
+
+
+async def test_a_server_that_was_suspended_writes_nothing_into_a_copy(data, tmp_path):
+    async with open_postgres_store(shared_database_url(), tmp_path, site="copies") as store:
+        with connect(shared_database_url()) as connection:
+            connection.execute(
+                "UPDATE leases SET expires_at = '-infinity' WHERE workspace = %s",
+                (store.workspace.number,),
+            )
+        await trio.to_thread.run_sync(copied, DataDirectory(data), in_postgres(tmp_path))
+        with pytest.raises(LeaseLost):
+            await store.commit(session("late"))
+        assert ids(await store.sessions()) == ["s"]
 
 
 def test_a_connection_that_breaks_in_the_middle_leaves_nothing(data):
