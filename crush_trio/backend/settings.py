@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from crush_trio.providers.base import Provider
     from crush_trio.store.base import Store
     from crush_trio.store.open import OpenStore
-    from crush_trio.tools.info import RecentLogs
+    from crush_trio.tools.recent_logs import RecentLogs
     from crush_trio.tools.shell.jobs import OpenCommand
     from crush_trio.wire.config import CatalogProvider
 

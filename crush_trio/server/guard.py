@@ -24,11 +24,11 @@ from attrs import field, frozen
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
+from crush_trio.plain_json import shown
 from crush_trio.server.http.peer import peer_of
 from crush_trio.server.page.login import Logins
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, RightMissing, TokenFile, Tokens
-from crush_trio.wire.converters import shown
 
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _FETCH_SITE: Final = b"sec-fetch-site"

@@ -46,7 +46,7 @@ from crush_trio.server.server import Server
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
-from crush_trio.tools.info import RecentLogs
+from crush_trio.tools.recent_logs import RecentLogs
 
 _ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75

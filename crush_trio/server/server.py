@@ -33,7 +33,7 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.page.login import Logins
 from crush_trio.server.page.rendering import Rendering
-from crush_trio.server.roster.following import RosterDesk
+from crush_trio.server.roster.desk import RosterDesk
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.server.tokens import ClientTokens

@@ -18,7 +18,7 @@ from crush_trio.server import UnixAddress
 from crush_trio.server import run as running_server
 from crush_trio.server.run import LateOpener, default_workspaces, run_server, settle_in
 from crush_trio.server.settings import GuardSettings, ServerSettings
-from crush_trio.tools.info import RecentLogs
+from crush_trio.tools.recent_logs import RecentLogs
 from tests.server.raw_client import open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

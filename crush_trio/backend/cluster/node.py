@@ -180,8 +180,9 @@ class Node:
         rows, standings = await self.shared.nodes(), await self.shared.standings()
         return cluster_view(rows, standings, node=self.card.id)
 
-    async def tell_draining(self) -> None:
+    async def tell_draining(self) -> None:  # noqa: ASYNC910 - it waits for the store
         """Let people and other nodes see that this one is about to end, if the store can be reached."""
+        await trio.lowlevel.checkpoint()
         with suppress(StoreUnavailable):
             await self.shared.drain()
 

@@ -115,8 +115,11 @@ async def retire(call: Call) -> None:
         await peers.ask_all(await checked_caller(call), "DELETE", target)
 
 
-def metrics(call: Call) -> Reply:
+async def metrics(call: Call) -> Reply:
     """Return the metrics. The guard applies to a scraper as well: it needs the token."""
+    await trio.lowlevel.checkpoint()
+    for workspace in list(call.server.meters.workspaces):
+        await workspace.store.measure()
     body, media = exposition(call.server, call.header(b"accept") or "")
     return Reply(body, headers=((b"content-type", media.encode()),))
 
