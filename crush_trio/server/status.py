@@ -113,6 +113,7 @@ STATUS: Final[Mapping[str, int]] = {
     # A hook of the user is against it.
     "prompt_refused": HTTPStatus.FORBIDDEN,
     # Another server was asked during the request, and its connection broke.
+    "another_answered": HTTPStatus.BAD_GATEWAY,
     "forward_lost": HTTPStatus.BAD_GATEWAY,
     # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,

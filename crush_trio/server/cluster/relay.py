@@ -11,7 +11,7 @@ from crush_trio.backend.cluster.node import NodeMeters, Watch
 from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.cluster.errors import ForwardLost
+from crush_trio.server.cluster.errors import AnotherAnswered, ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
 from crush_trio.server.cluster.pump import Pump
 from crush_trio.server.http.outgoing import SendNow, begin_stream
@@ -126,7 +126,7 @@ class Relay:
         """
         if self._begun:
             return False
-        if isinstance(error, ConnectFailed) or self._request.method in SAFE_METHODS:
+        if isinstance(error, ConnectFailed | AnotherAnswered) or self._request.method in SAFE_METHODS:
             return True
         if (
             self._call.route.stops

@@ -4,7 +4,14 @@ import pytest
 import trio
 
 from tests.server.cluster.ghosts import open_haunted_node
-from tests.server.cluster.nodes import TOKEN, open_two_nodes, project
+from tests.server.cluster.nodes import (
+    TOKEN,
+    A,
+    Place,
+    open_node_server,
+    open_two_nodes,
+    project,
+)
 from tests.store.postgres.server import new_database
 
 pytestmark = pytest.mark.real_clock
@@ -55,3 +62,34 @@ async def test_a_body_that_is_announced_as_too_large_is_refused_before_it_has_co
         async with stream:
             await stream.send_all(head.encode())
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 413")
+
+
+STRANGE = b"HTTP/1.1 %b\r\ncontent-length: 5\r\n\r\nhello"
+
+
+@pytest.mark.parametrize(
+    "status", ["200 OK", "202 Accepted", "401 No", "404 No", "421 No", "500 No"]
+)
+async def test_what_a_stranger_at_the_address_of_the_owner_says_is_not_passed_back(
+    tmp_path, status
+):
+    answer = STRANGE % status.encode()
+    async with open_haunted_node(new_database(), tmp_path, answer=answer) as (place, ghost):
+        [session] = (await place.ask("GET", "/sessions")).json()
+        await place.submit(session["id"], "hello", run_id="r2")
+        assert len(ghost.heard) == 2
+        run = (await place.ask("GET", "/runs/r2")).json()
+        assert run["run_id"] == "r2"
+
+
+async def test_the_owner_that_has_another_token_is_unreachable_and_no_client_is_blamed(tmp_path):
+    url = new_database()
+    async with open_node_server(url, tmp_path, token="a-token-of-its-own") as first:
+        path = project(tmp_path)
+        body = {"path": str(path), "client_id": A}
+        made = await first.ask("POST", "/v1/workspaces", body, token="a-token-of-its-own")
+        async with open_node_server(url, tmp_path) as second:
+            place = second.at(Place(first, made.json()["id"]))
+            answer = await place.ask("POST", "/sessions", {"title": "t"})
+            assert (answer.status, answer.json()["code"]) == (503, "owner_unreachable")
+            assert (await place.ask("GET", "/sessions")).json() == []
