@@ -225,6 +225,12 @@ class ServerSettings:
         return self.store.shared or self.cluster.open_store is not None
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """The server's own secrets, which no log and no workspace may show."""
+        token = (self.guard.token,) if self.guard.token else ()
+        return token + self.store.secrets
+
+    @property
     def home(self) -> Path:
         """The user's home directory, which holds the user's own configuration."""
         return Path(self.environment.get("HOME") or "/")
