@@ -135,8 +135,12 @@ def _stores(server: Server) -> "Iterator[Metric]":
         "Writes that are not durable yet.",
         sum(load.pending for load in loads),
     )
+    shared = {load.database: load.size for load in loads if load.database}
+    own = sum(load.size for load in loads if not load.database)
     yield _gauge(
-        "store_bytes", "Size of the files of the stores.", sum(load.size for load in loads)
+        "store_bytes",
+        "Size of the files of the stores, and of the database that they share.",
+        own + sum(shared.values()),
     )
     yield _histogram(
         "store_commit_seconds", "What commits to the stores took.", {(): server.meters.commits}

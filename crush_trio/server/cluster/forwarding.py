@@ -43,6 +43,7 @@ from crush_trio.server.cluster.errors import (
     WorkspaceElsewhere,
 )
 from crush_trio.server.cluster.peers import Peers, passed_on
+from crush_trio.server.cluster.pump import Pump, open_pump
 from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
@@ -79,6 +80,7 @@ class Forwarding(Absent):
 
     peers: Peers
     _backend: Backend[HostedWorkspace] = field(repr=False)
+    _pump: Pump | None = field(default=None, repr=False)
     _ids: IdSource = field(factory=RandomIds, repr=False)
 
     @property
@@ -234,7 +236,7 @@ class Forwarding(Absent):
         send: ASGISendCallable,
     ) -> bool:
         """Have another node answer; return False if it did not and the request may be sent again."""
-        relay = Relay(call, self.peers, request, receive, send, NOT_OWNER)
+        relay = Relay(call, self.peers, self._pump, request, receive, send, NOT_OWNER)
         with self.node.watching(standing) as watch:
             done = await relay.answered(watch)
         if not done:
@@ -310,9 +312,10 @@ async def open_forwarding(
         await node.tell_draining()
 
     async with (
+        open_pump() as pump,
         open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client,
         open_hidden_nursery() as nursery,
     ):
         nursery.start_soon(tell_end)
-        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend)
+        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend, pump)
         nursery.cancel_scope.cancel()

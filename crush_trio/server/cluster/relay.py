@@ -13,11 +13,17 @@ from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.cluster.errors import ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
+from crush_trio.server.cluster.pump import Pump
 from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing.call import Call
 from crush_trio.server.routing.route import EVENTS
 
 T = TypeVar("T")
+
+
+def _always() -> bool:
+    """Return True: a caller whose right cannot be withdrawn."""
+    return True
 
 
 class _NotOwnerError(Exception):
@@ -30,6 +36,7 @@ class Relay:
 
     _call: Call
     _peers: Peers
+    _pump: Pump | None
     _request: Request
     _receive: ASGIReceiveCallable
     _send: ASGISendCallable
@@ -67,6 +74,7 @@ class Relay:
         return True
 
     async def _relay(self) -> None:
+        valid = self._call.caller.valid or _always
         async with self._peers.open(self._request) as response:
             if response.status == self._not_owner:
                 raise _NotOwnerError
@@ -82,23 +90,32 @@ class Relay:
             )
             self._begun = True
             with self._meters.streaming() if streams else nullcontext():
-                await self._relay_body(response, send_now)
-
-    async def _relay_body(self, response: Response, send_now: SendNow | None) -> None:
-        valid, first = self._call.caller.valid, True
-        while data := await response.receive():
-            if valid is not None and not valid():
-                return
-            if send_now is not None and not first:
-                data = data[send_now(data) :]
-            if data:
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            first = False
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                data = await response.receive()
+                while data and valid():
+                    await self._send(
+                        {"type": "http.response.body", "body": data, "more_body": True}
+                    )
+                    data = await self._next(response, send_now, valid)
+            if not data:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @property
     def _meters(self) -> NodeMeters:
         return self._peers.node.meters
+
+    async def _next(
+        self, response: Response, send_now: SendNow | None, valid: Callable[[], bool]
+    ) -> bytes:
+        """Return the next piece that the client does not take at once; no bytes at the end."""
+        if send_now is None:
+            return await response.receive()
+        if response.socket is not None and self._pump is not None:
+            return await self._pump.carry(response.socket, send_now, valid)
+        while data := await response.receive():
+            rest = data[send_now(data) :] if valid() else data
+            if rest:
+                return rest
+        return b""  # noqa: ASYNC910 - it has received the end
 
     def _may_repeat(self, error: NetworkError | None) -> bool:
         """Whether the request may be sent again after *error*, or because the workspace has moved (None).

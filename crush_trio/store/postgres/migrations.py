@@ -18,6 +18,9 @@ from crush_trio.store.postgres.place import Place
 _LOCK: Final = 0x6372757368
 """The key of the advisory lock: the letters "crush"."""
 
+_LIMITS: Final = b"SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 30000"
+"""A step may take long, whatever the time limits of the user; a server that holds it up must not."""
+
 
 def known_migrations() -> tuple[Migration, ...]:
     """Return the migrations that come with this program, oldest first."""
@@ -53,6 +56,7 @@ def _apply(connection: Connection, place: Place, migration: Migration) -> None:
     """Apply one step; raise `MigrationFailed` with its name if it fails."""
     try:
         with translated(place), connection.transaction():
+            connection.execute(_LIMITS)
             connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             # First this: it makes the server notice a table that was made while we waited for the
             # lock. Looking for its name would answer from a cache that does not have it yet.

@@ -35,18 +35,21 @@ def copy_database(source: Path, target: Path) -> CopyReport:
     Raises `FileExistsError` if *target* exists, and a `StoreUnavailable` for what is wrong with either file;
     no file is left then.
     """
-    must_be_own(source, *(source.with_name(source.name + each) for each in COMPANIONS))
-    with _new_file(target) as part:
+    with new_file(target) as part:
         with (
             translated(source),
-            closing(
-                sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", _BUSY, uri=True)
-            ) as live,
+            closing(connect_to_read(source)) as live,
             closing(sqlite3.connect(part, _BUSY)) as copy,
         ):
             live.backup(copy, pages=PAGES)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         return check_database(part)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open the database *path*, which may be in use, for reading alone."""
+    must_be_own(path, *(path.with_name(path.name + each) for each in COMPANIONS))
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)
 
 
 def check_database(path: Path) -> CopyReport:
@@ -56,7 +59,7 @@ def check_database(path: Path) -> CopyReport:
     """
     with (
         translated(path),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)) as found,
+        closing(connect_to_read(path)) as found,
     ):
         findings = [row[0] for row in found.execute("PRAGMA integrity_check(10)")]
         if findings != ["ok"]:
@@ -87,12 +90,18 @@ def restore_database(copy: Path, directory: Path, owner: Owner) -> tuple[CopyRep
         part = directory / f"{DATABASE_NAME}.restoring"
         part.unlink(missing_ok=True)
         report = copy_database(copy, part)
-        former = _move_away(place) if place.exists() else None
-        part.rename(place)
-        _sync(directory)
+        former = put_in_place(part, place)
     finally:
         release()
     return report, former
+
+
+def put_in_place(part: Path, place: Path) -> Path | None:
+    """Make the file *part* the database *place*; return where a former one is now."""
+    former = _move_away(place) if place.exists() else None
+    part.rename(place)
+    _sync(place.parent)
+    return former
 
 
 def _move_away(place: Path) -> Path:
@@ -107,7 +116,7 @@ def _move_away(place: Path) -> Path:
 
 
 @contextmanager
-def _new_file(target: Path) -> Iterator[Path]:
+def new_file(target: Path) -> Iterator[Path]:
     """Yield a new file beside *target*, for its owner alone, which becomes *target* if the block succeeds."""
     if os.path.lexists(target):
         raise FileExistsError(str(target))

@@ -61,6 +61,17 @@ async def test_a_node_that_has_left_is_listed_as_gone_and_its_lease_has_moved(tm
         assert metrics.value("takeovers_total", node=first.address) == 1
 
 
+async def test_the_size_of_a_database_is_counted_once_for_all_workspaces_in_it(tmp_path):
+    url = new_database()
+    async with open_node_server(url, tmp_path) as node:
+        for name in ("a", "b", "c"):
+            await node.create(project(tmp_path, name))
+        metrics = await node.scrape()
+        with connect(url) as database:
+            [size] = database.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert metrics.value("store_bytes") == pytest.approx(size, rel=0.1)
+
+
 async def test_a_lease_of_a_process_that_is_no_node_is_told_apart(tmp_path):
     url = new_database()
     async with open_node_server(url, tmp_path) as node:

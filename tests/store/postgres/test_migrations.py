@@ -59,6 +59,14 @@ def test_a_failing_migration_leaves_the_database_as_it_was(url):
         assert version(connection) == 2
 
 
+def test_a_migration_may_take_longer_than_the_time_limit_of_its_user(url):
+    slow = Migration(number=1, name="0001_slow.sql", sql="SELECT pg_sleep(0.2)")
+    with connect(url) as connection:
+        connection.execute("SET statement_timeout = 50")
+        migrate(connection, Place.of(url), (slow,))
+        assert version(connection) == 1
+
+
 async def test_a_database_of_a_newer_program_is_refused_untouched(url, tmp_path):
     newest = len(known_migrations())
     async with open_postgres_store(url, tmp_path, site="test") as store:
