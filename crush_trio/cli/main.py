@@ -59,6 +59,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "data.prune:prune",
         "Delete the sessions of a directory that were not used for long.",
     ),
+    "cluster": (
+        "cluster.listing:cluster",
+        "List the servers that share a database, and what each runs.",
+    ),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
     "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
     "audit": ("audit:audit", "Show who did what on this user's servers."),

@@ -2,7 +2,7 @@
 
 Each finding is one line. Nothing is changed; only the sandbox is tried, with commands that end at once.
 Keys are reported as present or missing, and never shown. `--security` tries what protects the user
-(`cli/security_checks.py`).
+(`cli/security_checks.py`), `--store` checks a database that servers share (`cli/store_checks.py`).
 """
 
 import os
@@ -78,14 +78,23 @@ _DEFAULT_STORE: Final = StoreSettings()
 @click.option(
     "--security", is_flag=True, help="Try instead what protects you, above all the sandbox."
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Check instead whether servers can share this database, and how those on it are.",
+)
 @debug_option
 @pass_invocation
-def doctor(invocation: Invocation, host: str | None, cwd: str, security: bool) -> int:
+def doctor(
+    invocation: Invocation, host: str | None, cwd: str, security: bool, store: str | None
+) -> int:
     """Check this installation and a directory for problems.
 
     Checks versions, configuration, providers, the server, the data directory and the programs that
     tools use. Keys are never shown. Exit code 1 means that there is a problem to fix.
     """
+    if store is not None:
+        return invocation.run(check_shared_store, invocation.environ, store)
     check = check_protection if security else check_all
     return invocation.run(check, invocation.environ, host, directory_of(cwd, host))
 
@@ -119,6 +128,13 @@ async def check_protection(environ: Mapping[str, str], host: str | None, directo
     except CrushError as error:
         findings = [failed("configuration", error)]
     return _print(findings)
+
+
+async def check_shared_store(environ: Mapping[str, str], url: str) -> int:
+    """Print whether servers can share a database; return the exit code."""
+    from crush_trio.cli.store_checks import check_store
+
+    return _print(await check_store(environ, url))
 
 
 def _print(findings: list[Finding]) -> int:
