@@ -9,7 +9,6 @@ client or request path. All labels come from this program, so there is a bound o
 `AskFrames` encodes the pending asks of a workspace for a stream whose reader does not know them yet.
 """
 
-import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -21,7 +20,6 @@ from weakref import WeakKeyDictionary
 import trio
 from attrs import define, field, frozen
 
-from crush_trio import __version__
 from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.cluster.view import own_card
@@ -31,6 +29,7 @@ from crush_trio.events.frames import Form, crush_frame
 from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
+from crush_trio.server.hosting.front import version_members
 from crush_trio.server.page.login import Logins
 from crush_trio.server.page.rendering import Rendering
 from crush_trio.server.roster.desk import RosterDesk
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 HTTP_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-
-_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 # ── Counters ────────────────────────────────────────────────────────────────────────────────────
@@ -323,11 +320,4 @@ class Server:
     @property
     def version(self) -> Version:
         """What is serving."""
-        machine = platform.machine()
-        return Version(
-            version=__version__,
-            commit="",
-            build_id=f"crush_trio-{__version__}",
-            go_version="",
-            platform=f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}",
-        )
+        return Version(**version_members())

@@ -17,10 +17,9 @@ from attrs import field, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds
 from crush_trio.errors import CrushError
-from crush_trio.store.base import Store
-from crush_trio.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
+    from crush_trio.store.base import Store
     from crush_trio.store.shared import NodeCard, SharedStore
 
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
@@ -121,7 +120,7 @@ class StoreSettings:
         return self.url.partition(":")[2]
 
 
-OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager[Store]]
+OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager["Store"]]
 """Opens the store of a data directory, for this process alone."""
 
 
@@ -137,7 +136,7 @@ class StoreReport:
 class _Kind:
     """One kind of store: how it is opened, and how to see that there is one without opening it."""
 
-    open: Callable[[Path, Path], AbstractAsyncContextManager[Store]]
+    open: "Callable[[Path, Path], AbstractAsyncContextManager[Store]]"
     """Takes the data directory and the directory of the workspace; each kind needs one of them."""
     has_data: Callable[[Path, Path], Awaitable[bool]]
 
@@ -174,8 +173,10 @@ def _postgres(settings: StoreSettings) -> _Kind:
 
 
 @asynccontextmanager
-async def _open_memory(_data_dir: Path, _directory: Path) -> AsyncIterator[Store]:
+async def _open_memory(_data_dir: Path, _directory: Path) -> "AsyncIterator[Store]":
     await trio.lowlevel.checkpoint()
+    from crush_trio.store.memory.store import MemoryStore
+
     yield MemoryStore(RandomIds().new())
 
 
@@ -267,7 +268,7 @@ def import_store(settings: StoreSettings) -> None:
 
 def open_store(
     settings: StoreSettings, data_dir: Path, directory: Path | None = None
-) -> AbstractAsyncContextManager[Store]:
+) -> "AbstractAsyncContextManager[Store]":
     """Open the store that *settings* name, for the workspace of *directory*, for this process alone.
 
     Its data directory is *data_dir*; the default for *directory* is where that one is. Raises `StoreUnknown` for settings that name none; opening raises a

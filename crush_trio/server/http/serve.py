@@ -110,7 +110,6 @@ async def serve(
             if restore < inf:
                 accepting.start_soon(_restore, listening, restore, acceptor, accepting)
             task_status.started(listening.addresses)
-            log.info("server.started", extra={"addresses": list(map(str, listening.addresses))})
             await shutdown()
             listening.close()
             accepting.cancel_scope.cancel()

@@ -8,9 +8,10 @@ import trio
 from crush_trio.audit.record import AuditRecord
 from crush_trio.backend.cluster.view import alone
 from crush_trio.config.checks import file_schema
-from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown, Unavailable
+from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown
 from crush_trio.server.audit_notes import CONTROL, RETIRED
 from crush_trio.server.bodies import parse_client_id
+from crush_trio.server.hosting.front import NotReady
 from crush_trio.server.prometheus import exposition
 from crush_trio.server.routing import (
     EXTENSIONS,
@@ -44,13 +45,6 @@ AUDIT_MOST: Final = 1000
 """The most records of an answer."""
 
 AUDIT_USUAL: Final = 100
-
-
-class NotReady(Unavailable):
-    """The server works, but something it needs does not; it should get no new clients meanwhile."""
-
-    code = "not_ready"
-    message = "the server is not ready; its log and GET /v1/health, with a token, say why"
 
 
 def health(call: Call) -> Health | None:
