@@ -41,10 +41,11 @@ class Place:
 
 @frozen
 class Reply:
-    """The answer to a request, and how many seconds it took from the first byte out."""
+    """The answer to a request; when its first byte was sent, and how many seconds it took from there."""
 
     status: int
     body: bytes
+    began: float
     seconds: float
 
     def json(self) -> Json:
@@ -81,7 +82,7 @@ class Caller:
         await self._keep_or_close()
         if expect is not None and status != expect:
             raise UnexpectedStatus(f"{method} {target}: {status} {answer[:200]!r}")
-        return Reply(status, answer, self._used - began)
+        return Reply(status, answer, began, self._used - began)
 
     async def connect(self) -> None:
         """Connect now, so that the next request is measured without it."""

@@ -20,7 +20,7 @@ async def measure(bench: Bench) -> list[Figure]:
     """Start each server a few times, alternating."""
     notes = bench.notes(LETTER)
     for _ in range(bench.size(5, 1)):
-        for target in bench.targets:
+        for target in bench.servers:
             with tempfile.TemporaryDirectory(prefix="crush-bench-") as folder:
                 async with target.serve(Path(folder)) as served:
                     await trio.sleep(0.2)

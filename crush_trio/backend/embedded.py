@@ -41,13 +41,12 @@ from crush_trio.integrations.base import (
 )
 from crush_trio.integrations.lsp.servers import open_language_servers
 from crush_trio.integrations.mcp.servers import open_mcp_servers
-from crush_trio.nursery import open_hidden_nursery
+from crush_trio.nursery import check_trio, open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_provider, catalog_providers
 from crush_trio.providers.demo.provider import DemoProvider
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.runtime.turn_check import check_trio
 from crush_trio.store.open import StoreSettings, StoreUnknown, import_store
 from crush_trio.tools.base import Tool
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy

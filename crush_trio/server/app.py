@@ -28,7 +28,7 @@ from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.cluster.conveyed import conveyed_caller, is_forwarded
+from crush_trio.server.cluster.conveyed import conveyed_caller
 from crush_trio.server.guard import (
     STRANGER,
     Caller,
@@ -37,6 +37,7 @@ from crush_trio.server.guard import (
     Unauthorized,
     check_scope,
     check_user,
+    is_forwarded,
     no_page,
     tokens_of,
 )

@@ -5,6 +5,7 @@ kind alone. A kind is imported when a store of it is asked for, so that a progra
 load the libraries of another. A further kind is one more entry in `_KINDS`.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -16,10 +17,9 @@ from attrs import field, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds
 from crush_trio.errors import CrushError
-from crush_trio.store.base import Store
-from crush_trio.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
+    from crush_trio.store.base import Store
     from crush_trio.store.shared import NodeCard, SharedStore
 
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
@@ -29,6 +29,8 @@ SITE_VARIABLE: Final = "CRUSH_TRIO_SITE"
 """The environment variable with the site of the workspaces in a shared store."""
 
 SITE_LENGTH: Final = 255
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class StoreUnknown(CrushError):
@@ -51,7 +53,9 @@ class SiteInvalid(CrushError):
 
 
 def _scheme_only(url: str) -> str:
-    return f"{url.partition(':')[0]}:…"
+    """Return what of *url* may be shown; a text without a scheme may begin with a password."""
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:…" if colon and _SCHEME.fullmatch(scheme) else "…"
 
 
 @frozen
@@ -116,7 +120,7 @@ class StoreSettings:
         return self.url.partition(":")[2]
 
 
-OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager[Store]]
+OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager["Store"]]
 """Opens the store of a data directory, for this process alone."""
 
 
@@ -132,7 +136,7 @@ class StoreReport:
 class _Kind:
     """One kind of store: how it is opened, and how to see that there is one without opening it."""
 
-    open: Callable[[Path, Path], AbstractAsyncContextManager[Store]]
+    open: "Callable[[Path, Path], AbstractAsyncContextManager[Store]]"
     """Takes the data directory and the directory of the workspace; each kind needs one of them."""
     has_data: Callable[[Path, Path], Awaitable[bool]]
 
@@ -169,8 +173,10 @@ def _postgres(settings: StoreSettings) -> _Kind:
 
 
 @asynccontextmanager
-async def _open_memory(_data_dir: Path, _directory: Path) -> AsyncIterator[Store]:
+async def _open_memory(_data_dir: Path, _directory: Path) -> "AsyncIterator[Store]":
     await trio.lowlevel.checkpoint()
+    from crush_trio.store.memory.store import MemoryStore
+
     yield MemoryStore(RandomIds().new())
 
 
@@ -208,7 +214,9 @@ _REMOTE: Final = frozenset({"postgresql", "postgres"})
 def check_url(settings: StoreSettings) -> None:
     """Raise `StoreUnknown` unless there is such a kind of store; imports and opens nothing."""
     if settings.scheme not in _KINDS or ":" not in settings.url:
-        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+        scheme = _scheme_only(settings.url).removesuffix("…")
+        named = f"begins with {scheme!r}" if scheme else "does not begin with the name of a kind"
+        raise StoreUnknown(f"the URL {named}")
     if settings.scheme not in _REMOTE:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):
@@ -260,7 +268,7 @@ def import_store(settings: StoreSettings) -> None:
 
 def open_store(
     settings: StoreSettings, data_dir: Path, directory: Path | None = None
-) -> AbstractAsyncContextManager[Store]:
+) -> "AbstractAsyncContextManager[Store]":
     """Open the store that *settings* name, for the workspace of *directory*, for this process alone.
 
     Its data directory is *data_dir*; the default for *directory* is where that one is. Raises `StoreUnknown` for settings that name none; opening raises a

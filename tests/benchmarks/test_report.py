@@ -39,12 +39,13 @@ MACHINE = Machine(
 )
 
 
-def report(*figures):
+def report(*figures, other=""):
     return Report(
         machine=MACHINE,
         day="2026-01-01",
         seconds=12.3,
-        target="crush_trio",
+        own="crush_trio",
+        other=other,
         titles={"b": "Acceptance"},
         figures=figures,
         left_out=["(d) 500 clients: no time left"],
@@ -87,6 +88,17 @@ def test_the_table_shows_spread_ratio_promise_and_what_was_left_out():
     assert "0 promises missed" in table
 
 
+def test_a_third_server_has_columns_of_its_own():
+    other = "http://127.0.0.1:8765"
+    row = Figure(workload="b", name="p50", unit=MS, ours=(2.0,), theirs=(1.0,), others=(4.0,))
+    unknown = Figure(workload="b", name="CPU", unit=MS, ours=(2.0,))
+    shown = markdown(report(row, unknown, other=other))
+    assert f"|  | crush_trio | baseline | ratio | {other} | ratio | promise |  |" in shown
+    assert "| p50 | 2 ms | 1 ms | 2.00 | 4 ms | 4.00 |  |  |" in shown
+    assert "| CPU | 2 ms |  |  |  |  |  |  |" in shown
+    assert other not in markdown(report(row))
+
+
 def test_a_missed_promise_is_counted_and_marked():
     found = report(
         accepted((4.0, 4.0), 3),
@@ -113,7 +125,7 @@ def test_a_page_without_markers_is_refused():
 def test_json_has_every_round():
     found = orjson.loads(orjson.dumps(as_json(report(accepted((2.0, 3.0), 3)))))
     [figure] = found["figures"]
-    assert figure["target"] == [2.0, 3.0]
+    assert figure["own"] == [2.0, 3.0]
     assert (figure["ratio"], figure["limit"], figure["met"]) == (2.5, 3, True)
     assert found["machine"]["cores"] == 2
 

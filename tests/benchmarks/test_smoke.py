@@ -25,11 +25,13 @@ def quick_run(workloads, tmp_path):
 
 
 def test_a_quick_run_measures_both_servers_and_reports_it(tmp_path):
-    figures, ran = quick_run("c,e", tmp_path)
+    figures, ran = quick_run("c,e,k,l", tmp_path)
     lag = figures["model's first word to client, p50"]
-    assert lag["target"]
+    assert lag["own"]
     assert lag["baseline"]
-    assert figures["storm: cancels without an ending"]["target"] == [0]
+    assert figures["storm: cancels without an ending"]["own"] == [0]
+    assert figures["prompt sent to model asked, p50"]["baseline"]
+    assert figures["session created, p50"]["ratio"]
     assert "Latency of the first word" in ran.stdout
 
 
@@ -42,7 +44,7 @@ def test_a_quick_run_measures_acceptance_on_postgres_and_streams_through_another
 def test_a_quick_run_measures_runs_and_a_takeover(tmp_path):
     figures, _ = quick_run("r,t", tmp_path)
     for store in ("on SQLite", "on PostgreSQL"):
-        assert len(figures[store]["target"]) == len(figures[store]["baseline"]) == 1
+        assert len(figures[store]["own"]) == len(figures[store]["baseline"]) == 1
     name = "SIGKILL to the first prompt accepted by the other node, leases of 3 s"
-    [taken] = figures[name]["target"]
+    [taken] = figures[name]["own"]
     assert taken > 1000  # the lease was renewed at most a second before

@@ -50,18 +50,15 @@ class _Servers:
 
     def note(self, notes: Notes, name: str, values: dict[Stage, float]) -> None:
         """Note one value of each server under *name*, and the ratio of the stores."""
-        notes.add(name, notes.target, values[self.postgres])
+        notes.add(name, notes.own, values[self.postgres])
         if self.baseline is not None:
             notes.add(name, self.baseline.name, values[self.baseline])
         ratio = values[self.postgres] / values[self.sqlite]
-        notes.add(f"{name}: {STORES}", notes.target, ratio)
+        notes.add(f"{name}: {STORES}", notes.own, ratio)
 
 
 async def measure(bench: Bench) -> list[Figure]:
     """Measure acceptances and then a crowd, alternating between the three servers."""
-    if not bench.is_started:
-        bench.left_out.append("(p) a running server keeps its store")
-        return []
     notes = bench.notes(LETTER)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_postgres())

@@ -54,9 +54,6 @@ class Cost:
 
 async def measure(bench: Bench) -> list[Figure]:
     """Measure an answer at the pace of models and one in a burst."""
-    if not bench.is_started:
-        bench.left_out.append("(q) the nodes are started here")
-        return []
     notes = bench.notes(LETTER)
     clients = bench.size(MANY, 5)
     async with open_postgres() as database:
@@ -91,8 +88,8 @@ async def _round(owner: Stage, other: Place, gauge: Gauge, cell: Cell, notes: No
     async with crowd_at(owner, other, cell.clients) as crowd:
         passed = await cost_of(owner, gauge, cell, crowd)
     named = f"{cell.clients} clients, {cell.pace}: {{}}".format
-    notes.add(named(f"{WHOLE}, {DIRECT}"), notes.target, direct.both * 1e3)
-    notes.add(named(f"{WHOLE}, {RATIO}"), notes.target, passed.both / direct.both)
+    notes.add(named(f"{WHOLE}, {DIRECT}"), notes.own, direct.both * 1e3)
+    notes.add(named(f"{WHOLE}, {RATIO}"), notes.own, passed.both / direct.both)
     if cell.pace == BURST:
         return  # a handful of events: what the crowd adds is less than the noise
 
@@ -106,7 +103,7 @@ async def _round(owner: Stage, other: Place, gauge: Gauge, cell: Cell, notes: No
         RATIO: each(passed.both - base.both, passed) / each(direct.both - base.both, direct),
     }
     for what, value in shares.items():
-        notes.add(named(f"{EACH}, {what}"), notes.target, value)
+        notes.add(named(f"{EACH}, {what}"), notes.own, value)
 
 
 @asynccontextmanager

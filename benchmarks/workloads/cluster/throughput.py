@@ -29,9 +29,6 @@ SQLITE, POSTGRES = "on SQLite", "on PostgreSQL"
 
 async def measure(bench: Bench) -> list[Figure]:
     """Measure the server on both stores and the baseline, in alternation."""
-    if not bench.is_started:
-        bench.left_out.append("(r) a running server keeps its store")
-        return []
     notes = bench.notes(LETTER)
     count, each = bench.size(SESSIONS, 8), bench.size(EACH, 2)
     async with AsyncExitStack() as stack:
@@ -49,7 +46,7 @@ async def measure(bench: Bench) -> list[Figure]:
         for _ in range(bench.rounds):
             found = {stage: await runs_per_core(stage, halls[stage], each) for stage in servers}
             for where, stage in stages.items():
-                notes.add(where, notes.target, found[stage])
+                notes.add(where, notes.own, found[stage])
                 if rival is not None:
                     notes.add(where, rival.name, found[rival])
     return [f for name in notes.names() for f in notes.figure(name, RATE, at_least(LEAST))]

@@ -11,12 +11,9 @@ from typing import Any, Final
 from attrs import frozen
 
 from crush_trio.errors import DecodeError
-from crush_trio.server.guard import Caller, Forbidden
+from crush_trio.server.guard import FORWARDED, Caller, Forbidden
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right
 from crush_trio.wire.codec import decode, encode
-
-FORWARDED: Final = b"x-crush-trio-forwarded"
-"""The header with the id of the node that passed a request on."""
 
 CALLER: Final = b"x-crush-trio-caller"
 """The header with what that node knows about the caller."""
@@ -39,11 +36,6 @@ class _Conveyed:
     token: str
     address: str
     own_process: bool
-
-
-def is_forwarded(scope: Mapping[str, Any]) -> bool:
-    """Whether a request says that another node has passed it on."""
-    return any(bytes(name).lower() == FORWARDED for name, _ in scope["headers"])
 
 
 def headers_of(node_id: str, caller: Caller) -> dict[str, str]:

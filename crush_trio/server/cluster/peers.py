@@ -12,8 +12,8 @@ from crush_trio.net.address import Origin, TcpAddress, parse_server_url
 from crush_trio.net.client import HttpClient, Request, Response
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.cluster.conveyed import CALLER, FORWARDED, headers_of
-from crush_trio.server.guard import Caller
+from crush_trio.server.cluster.conveyed import CALLER, headers_of
+from crush_trio.server.guard import FORWARDED, Caller
 from crush_trio.server.routing.call import Reply
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.shared import NodeCard

@@ -1,12 +1,13 @@
 """`Relay`: a request that is passed on to another node, and the answer on its way back."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from attrs import define, field
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 
-from crush_trio.backend.cluster.node import Watch
+from crush_trio.backend.cluster.node import NodeMeters, Watch
 from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
@@ -53,6 +54,7 @@ class Relay:
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
         except NetworkError as error:
+            self._meters.forwarded["failed"] += 1
             return not self._may_repeat(error)  # noqa: ASYNC910 - the node has been asked
         except _NotOwnerError:
             return False  # noqa: ASYNC910 - the node has been asked
@@ -78,6 +80,7 @@ class Relay:
                 raise _NotOwnerError
             headers = list(passed_back(response.headers))
             streams = response.headers.get("content-type", "").startswith(EVENTS)
+            self._meters.forwarded["stream" if streams else "answer"] += 1
             length = response.headers.get("content-length")
             send_now = begin_stream(self._call.scope) if streams else None
             if length is not None:
@@ -86,13 +89,19 @@ class Relay:
                 {"type": "http.response.start", "status": response.status, "headers": headers}
             )
             self._begun = True
-            data = await response.receive()
-            while data and valid():
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-                data = await self._next(response, send_now, valid)
-            if data:
-                return
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            with self._meters.streaming() if streams else nullcontext():
+                data = await response.receive()
+                while data and valid():
+                    await self._send(
+                        {"type": "http.response.body", "body": data, "more_body": True}
+                    )
+                    data = await self._next(response, send_now, valid)
+            if not data:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def _meters(self) -> NodeMeters:
+        return self._peers.node.meters
 
     async def _next(
         self, response: Response, send_now: SendNow | None, valid: Callable[[], bool]
