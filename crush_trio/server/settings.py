@@ -96,6 +96,13 @@ class AdvertiseInvalid(CrushError):
     message = "other servers cannot reach this one so; write --advertise tcp://HOST:PORT"
 
 
+class LeaseTtlInvalid(CrushError):
+    """Leases cannot last for as long as the settings of a server say."""
+
+    code = "lease_ttl_invalid"
+    message = "leases cannot last so long; correct --lease-ttl or CRUSH_TRIO_LEASE_TTL"
+
+
 def _lowered(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
@@ -176,9 +183,13 @@ class ClusterSettings:
 
     @classmethod
     def of(cls, advertise: str, lease_ttl: float = TTL) -> Self:
-        """Return the settings of a node at *advertise*, as people write it; raises `AdvertiseInvalid`."""
+        """Return the settings of a node at *advertise*, as people write it.
+
+        Raises `AdvertiseInvalid` and `LeaseTtlInvalid`.
+        """
         if not LEAST_TTL <= lease_ttl <= MOST_TTL:
-            raise AdvertiseInvalid(f"a lease lasts {LEAST_TTL:g} to {MOST_TTL:g} seconds")
+            text = f"{lease_ttl:g} is not between {LEAST_TTL:g} and {MOST_TTL:g} seconds"
+            raise LeaseTtlInvalid(text)
         if not advertise:
             return cls(lease_ttl=lease_ttl)
         try:
@@ -301,7 +312,7 @@ def _lease_ttl(text: str | None) -> float:
     try:
         return TTL if text is None else float(text)
     except ValueError:
-        raise AdvertiseInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
+        raise LeaseTtlInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
 
 
 def warn_without_audit(settings: ServerSettings) -> None:

@@ -113,6 +113,7 @@ STATUS: Final[Mapping[str, int]] = {
     # A hook of the user is against it.
     "prompt_refused": HTTPStatus.FORBIDDEN,
     # Another server was asked during the request, and its connection broke.
+    "another_answered": HTTPStatus.BAD_GATEWAY,
     "forward_lost": HTTPStatus.BAD_GATEWAY,
     # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
@@ -138,6 +139,7 @@ STATUS: Final[Mapping[str, int]] = {
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "advertise_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "lease_ttl_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cluster_token_missing": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -88,6 +88,8 @@ class Watch:
     standing: Standing
     changed: trio.Event = field(factory=trio.Event, init=False, repr=False)
     """Set when it has another owner or none."""
+    gone: bool = field(default=False, init=False)
+    """Whether a request has found that the owner does not answer; that is logged once."""
     users: int = field(default=0, init=False)
 
 

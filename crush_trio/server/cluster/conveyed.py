@@ -18,6 +18,9 @@ from crush_trio.wire.codec import decode, encode
 CALLER: Final = b"x-crush-trio-caller"
 """The header with what that node knows about the caller."""
 
+NODE: Final = b"x-crush-trio-node"
+"""The header with the start of the node that such a request is meant for, and of the one that answers it."""
+
 
 class ForwardForbidden(Forbidden):
     """A request claims to come through another node and does not carry the token of the cluster."""
@@ -38,15 +41,19 @@ class _Conveyed:
     own_process: bool
 
 
-def headers_of(node_id: str, caller: Caller) -> dict[str, str]:
-    """Return the headers of a request that a node passes on for *caller*."""
+def headers_of(node_id: str, caller: Caller, boot: str) -> dict[str, str]:
+    """Return the headers of a request that a node passes on for *caller*, to the start *boot* of another one."""
     told = _Conveyed(
         right=caller.right,
         token=caller.token,
         address=caller.address,
         own_process=caller.own_process,
     )
-    return {FORWARDED.decode(): node_id, CALLER.decode(): encode(told).decode()}
+    return {
+        FORWARDED.decode(): node_id,
+        CALLER.decode(): encode(told).decode(),
+        NODE.decode(): boot,
+    }
 
 
 def conveyed_caller(sender: Caller, scope: Mapping[str, Any]) -> Caller:

@@ -25,7 +25,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from typing_extensions import override
 
 from crush_trio.backend.backend import Backend
-from crush_trio.backend.cluster.node import Node, OwnedElsewhere, open_node
+from crush_trio.backend.cluster.node import Node, OwnedElsewhere, Watch, open_node
 from crush_trio.backend.cluster.view import own_card
 from crush_trio.backend.slot import Stage
 from crush_trio.backend.stored_terms import StoredTerms
@@ -35,7 +35,7 @@ from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
 from crush_trio.net.client import SAFE_METHODS, Request, open_http_client
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.bodies import BodyTooLarge, check_id
+from crush_trio.server.bodies import check_id, check_size
 from crush_trio.server.cluster.errors import (
     ClusterTokenMissing,
     NotOwner,
@@ -109,16 +109,17 @@ class Forwarding(Absent):
             where = await self._place(call, standing)
             if isinstance(where, Here):
                 return evolve(where, body=body)
-            if where is not None:
-                if body is None and call.scope["method"] not in SAFE_METHODS:
-                    body = await _whole_body(call, receive)
-                request = self._passed_on(call, where.card, caller, body or b"")
-                if await self._relayed(call, standing, request, receive, send):
-                    return None
-            if (stored := self._stored(call, standing)) is not None:
-                return Here(body=body, stored=stored)
-            if standing.owner is not None:
-                await self._wait(standing)
+            with self.node.watching(standing) as watch:
+                if where is not None:
+                    if body is None and call.scope["method"] not in SAFE_METHODS:
+                        body = await _whole_body(call, receive)
+                    request = self._passed_on(call, where.card, caller, body or b"")
+                    if await self._relayed(call, watch, request, receive, send):
+                        return None
+                if (stored := self._stored(call, standing)) is not None:
+                    return Here(body=body, stored=stored)
+                if standing.owner is not None:
+                    await self._wait(standing)
         return Here(body=body)
 
     async def created(
@@ -230,17 +231,17 @@ class Forwarding(Absent):
     async def _relayed(
         self,
         call: Call,
-        standing: Standing,
+        watch: Watch,
         request: Request,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> bool:
         """Have another node answer; return False if it did not and the request may be sent again."""
         relay = Relay(call, self.peers, self._pump, request, receive, send, NOT_OWNER)
-        with self.node.watching(standing) as watch:
-            done = await relay.answered(watch)
-        if not done:
-            log.info("owner.gone", extra={"workspace_id": standing.id})
+        done = await relay.answered(watch)
+        if not done and not watch.gone:
+            watch.gone = True
+            log.info("owner.gone", extra={"workspace_id": watch.standing.id})
         return done
 
     async def _ask_owner(self, call: Call, standing: Standing, body: object) -> Reply | None:
@@ -268,15 +269,17 @@ async def _whole_body(call: Call, receive: ASGIReceiveCallable) -> bytes:
     body = take_whole_body(call.scope)  # type: ignore[arg-type]
     if body is not None:
         return body  # noqa: ASYNC910 - all of it was here
-    most, data, more = call.server.bodies.size, bytearray(), True
+    for name, value in call.scope["headers"]:
+        if bytes(name).lower() == b"content-length" and value.isdigit():
+            check_size(int(value[:18]), call.server.bodies)  # before the client has sent all of it
+    data, more = bytearray(), True
     while more:
         event: Mapping[str, Any] = await receive()
         if event["type"] != "http.request":
             raise RequestTooSlow
         data += event.get("body", b"")
         more = event.get("more_body", False)
-        if len(data) > most:
-            raise BodyTooLarge(f"the limit is {most} bytes")
+        check_size(len(data), call.server.bodies)
     return bytes(data)  # noqa: ASYNC910 - it has waited for the body
 
 

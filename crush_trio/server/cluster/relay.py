@@ -11,7 +11,7 @@ from crush_trio.backend.cluster.node import NodeMeters, Watch
 from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.cluster.errors import ForwardLost
+from crush_trio.server.cluster.errors import AnotherAnswered, ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
 from crush_trio.server.cluster.pump import Pump
 from crush_trio.server.http.outgoing import SendNow, begin_stream
@@ -49,7 +49,8 @@ class Relay:
         """Have the other node answer; return False if it did not and the request may be sent again.
 
         If the workspace moves while the answer is being sent, the answer is cut, and the client asks
-        again. A request that may have been carried out is not repeated: that raises `ForwardLost`.
+        again. A request that may have been carried out is not repeated, unless it only stops runs: that
+        raises `ForwardLost`.
         """
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
@@ -125,7 +126,11 @@ class Relay:
         """
         if self._begun:
             return False
-        if isinstance(error, ConnectFailed) or self._request.method in SAFE_METHODS:
+        if isinstance(error, ConnectFailed | AnotherAnswered) or self._request.method in SAFE_METHODS:
+            return True
+        if (
+            self._call.route.stops
+        ):  # what it was to stop has ended with its owner, or ends at the next
             return True
         raise ForwardLost from error
 

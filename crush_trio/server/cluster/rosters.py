@@ -15,6 +15,7 @@ from crush_trio.errors import DecodeError
 from crush_trio.net.errors import NetworkError
 from crush_trio.net.sse import SseDecoder, SseEvent
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.cluster.errors import AnotherAnswered
 from crush_trio.server.cluster.peers import ANSWER_MOST, Peers
 from crush_trio.server.guard import Caller
 from crush_trio.server.roster.table import RosterTable
@@ -102,6 +103,9 @@ class PeerRosters:
                 pause = RETRY
                 try:
                     pause = await self._read(card, table, known)
+                except AnotherAnswered as error:
+                    log.warning("roster.refused", extra={"node": card.id, "error": str(error)})
+                    pause = REFUSED
                 except (NetworkError, DecodeError) as error:
                     log.info("roster.broke", extra={"node": card.id, "error": str(error)})
                 finally:
