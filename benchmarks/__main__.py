@@ -1,9 +1,9 @@
 """`python -m benchmarks`: measure the server against the baseline, print a table and the missed promises.
 
-python -m benchmarks                              everything, within eight minutes
+python -m benchmarks                              everything, within ten minutes
 python -m benchmarks --quick --only b,c           a few seconds, to see that it works
 python -m benchmarks --page docs/performance.md   everything, and the table into the page
-python -m benchmarks --target http://127.0.0.1:8765 --pid 4711 --provider-port 9000
+python -m benchmarks --target http://127.0.0.1:8765 --pid 4711     a third server in columns of its own
 python -m benchmarks --micro                      single parts, without servers
 """
 
@@ -19,9 +19,9 @@ import orjson
 import trio
 
 from benchmarks import report
-from benchmarks.bench import BUDGET, Bench
+from benchmarks.bench import BUDGET, ROUNDS, Bench
 from benchmarks.driver.provider import open_provider
-from benchmarks.driver.targets import Running, Target, baseline, own_server
+from benchmarks.driver.targets import Running, baseline
 from benchmarks.figures import Figure
 from benchmarks.machine import this_machine
 from benchmarks.micro.__main__ import main as micro
@@ -32,15 +32,20 @@ from benchmarks.workloads import (
     fanout,
     lag,
     memory,
+    paced,
     polling,
     scaling,
+    sessions,
     stalled,
     start,
+    turn,
 )
+from benchmarks.workloads.cluster import acceptance, forwarding, takeover, throughput
 
 WORKLOADS: Final[Sequence[ModuleType]] = (
-    *(start, accept, lag, cancel, polling),
-    *(memory, scaling, age, stalled, fanout),
+    *(start, accept, turn, sessions, lag, cancel, polling),
+    *(acceptance, forwarding, throughput, takeover),
+    *(memory, scaling, age, stalled, paced, fanout),
 )
 """In the order in which they run: the one that uses all remaining time is the last."""
 
@@ -56,12 +61,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, one round; the figures mean nothing"
     )
-    parser.add_argument("--target", metavar="URL", help="measure the server that runs there")
+    parser.add_argument("--target", metavar="URL", help="measure the server that runs there, too")
     parser.add_argument("--pid", type=int, help="the target's process, for its CPU and memory")
     parser.add_argument(
         "--provider-port", type=int, default=0, metavar="PORT", help="where the model listens"
     )
-    parser.add_argument("--no-baseline", action="store_true", help="measure the target only")
+    parser.add_argument("--no-baseline", action="store_true", help="leave the baseline out")
     parser.add_argument(
         "--budget", type=float, default=BUDGET, metavar="S", help="seconds for everything"
     )
@@ -86,19 +91,25 @@ def _letters(text: str) -> frozenset[str]:
 async def measure(options: argparse.Namespace) -> report.Report:
     """Run the selected workloads."""
     machine, began = this_machine(), trio.current_time()
-    target: Target = Running(options.target, options.pid) if options.target else own_server()
     chosen = [m for m in WORKLOADS if options.only is None or m.LETTER in options.only]
     figures: list[Figure] = []
     async with open_provider(options.provider_port) as provider:
-        other = None if options.no_baseline else baseline()
-        bench = Bench(target, other, provider, options.quick, options.budget)
+        bench = Bench(
+            provider,
+            baseline=None if options.no_baseline else baseline(),
+            other=Running(options.target, options.pid) if options.target else None,
+            quick=options.quick,
+            rounds=1 if options.quick else ROUNDS,
+            budget=options.budget,
+        )
         for module in chosen:
             figures += await _timed(module, bench)
     return report.Report(
         machine=machine,
         day=datetime.now(UTC).date().isoformat(),
         seconds=trio.current_time() - began,
-        target=target.name,
+        own=bench.own.name,
+        other="" if bench.other is None else bench.other.name,
         titles={module.LETTER: module.TITLE for module in chosen},
         figures=sorted(figures, key=lambda figure: figure.workload),
         left_out=bench.left_out,

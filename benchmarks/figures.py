@@ -16,6 +16,7 @@ MS: Final = "ms"
 BYTES: Final = "bytes"
 TIMES: Final = "times"
 COUNT: Final = "count"
+RATE: Final = "per second"
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -30,11 +31,22 @@ class Promise:
 
     limit: float
     of_ratio: bool = False
+    least: bool = False
+    """Whether the limit is the lowest and not the highest value."""
+
+    def kept_by(self, value: float) -> bool:
+        """Whether *value* is within the limit."""
+        return value >= self.limit if self.least else value <= self.limit
 
 
 def at_most(limit: float) -> Promise:
     """Promise that a value is no more than *limit*, in the unit of its figure."""
     return Promise(limit=limit)
+
+
+def at_least(limit: float) -> Promise:
+    """Promise that a value is no less than *limit*, in the unit of its figure."""
+    return Promise(limit=limit, least=True)
 
 
 def ratio_at_most(limit: float) -> Promise:
@@ -44,18 +56,21 @@ def ratio_at_most(limit: float) -> Promise:
 
 @frozen(kw_only=True)
 class Figure:
-    """One line of a report: the values of the target, and of the baseline if it was measured."""
+    """One line of a report: the values of this server, and of the others that were measured."""
 
     workload: str
     name: str
     unit: str
     ours: tuple[float, ...]
     theirs: tuple[float, ...] = ()
+    """The values of the baseline."""
+    others: tuple[float, ...] = ()
+    """The values of a third server."""
     promise: Promise | None = None
 
     @property
     def value(self) -> float:
-        """The median of the target's values."""
+        """The median of this server's values."""
         return median(self.ours)
 
     @property
@@ -64,7 +79,12 @@ class Figure:
 
         A difference of two memory sizes can be zero or negative: the process had free memory left.
         """
-        return tuple(a / b for a, b in zip(self.ours, self.theirs, strict=False) if b > 0)
+        return _ratios(self.ours, self.theirs)
+
+    @property
+    def others_ratios(self) -> tuple[float, ...]:
+        """The same ratios for the third server."""
+        return _ratios(self.others, self.theirs)
 
     @property
     def ratio(self) -> float | None:
@@ -83,7 +103,11 @@ class Figure:
         """Whether the promise is kept; None if there is none, or no baseline."""
         if self.promise is None or self.promised is None:
             return None
-        return self.promised <= self.promise.limit
+        return self.promise.kept_by(self.promised)
+
+
+def _ratios(values: Sequence[float], to: Sequence[float]) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(values, to, strict=False) if b > 0)
 
 
 @define(eq=False)
@@ -91,7 +115,11 @@ class Notes:
     """Collects measured values by name and server, and makes figures of them."""
 
     workload: str
-    target: str
+    own: str
+    """The name of this project's server."""
+    baseline: str
+    other: str = ""
+    """The name of a third server, if there is one."""
     _values: dict[tuple[str, str], list[float]] = field(factory=dict, init=False)
 
     def add(self, name: str, server: str, value: float | None) -> None:
@@ -100,11 +128,8 @@ class Notes:
             self._values.setdefault((name, server), []).append(value)
 
     def figure(self, name: str, unit: str, promise: Promise | None = None) -> list[Figure]:
-        """Return the values of *name* as a figure; an empty list if the target has none."""
-        ours = self._values.get((name, self.target), [])
-        theirs = [
-            v for (n, server), v in self._values.items() if n == name and server != self.target
-        ]
+        """Return the values of *name* as a figure; an empty list if this server has none."""
+        ours = self._values_of(name, self.own)
         if not ours:
             return []
         return [
@@ -112,15 +137,15 @@ class Notes:
                 workload=self.workload,
                 name=name,
                 unit=unit,
-                ours=tuple(ours),
-                theirs=tuple(theirs[0]) if theirs else (),
+                ours=ours,
+                theirs=self._values_of(name, self.baseline),
+                others=self._values_of(name, self.other),
                 promise=promise,
             )
         ]
 
-    def values(self, name: str) -> Sequence[float]:
-        """Return the target's values under *name*."""
-        return self._values.get((name, self.target), [])
+    def _values_of(self, name: str, server: str) -> tuple[float, ...]:
+        return tuple(self._values.get((name, server), ()))
 
     def names(self) -> list[str]:
         """Return all names, in the order in which they were first used."""

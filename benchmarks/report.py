@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import asdict, frozen
 
-from benchmarks.figures import COUNT, MS, TIMES, Figure
+from benchmarks.figures import COUNT, MS, RATE, TIMES, Figure
 from benchmarks.machine import Machine
 
 BEGIN: Final = "<!-- figures: begin -->"
@@ -30,7 +30,10 @@ class Report:
     machine: Machine
     day: str
     seconds: float
-    target: str
+    own: str
+    """The name of this project's server."""
+    other: str = ""
+    """The name of a third server, if there was one."""
     titles: Mapping[str, str]
     """The title of each workload that was run, by its letter."""
     figures: Sequence[Figure]
@@ -50,6 +53,8 @@ def number(value: float, unit: str) -> str:
     """Return *value* as text, with three digits and a suitable unit."""
     if unit == COUNT:
         return f"{value:g}"
+    if unit == RATE:
+        return f"{value:.3g}/s"
     if unit == TIMES:
         return f"{value:.2f}"
     if unit == MS:
@@ -78,18 +83,28 @@ def promise(figure: Figure) -> str:
     limit = figure.promise.limit
     if figure.promise.of_ratio:
         return f"ratio ≤ {limit:.2g}"
-    return f"≤ {number(limit, figure.unit)}"
+    return f"{'≥' if figure.promise.least else '≤'} {number(limit, figure.unit)}"
 
 
-def cells(figure: Figure) -> tuple[str, ...]:
+def cells(report: Report, figure: Figure) -> tuple[str, ...]:
     """Return a figure as the cells of its row."""
     return (
         figure.name,
         with_spread(figure.ours, figure.value, figure.unit),
         number(_middle(figure.theirs), figure.unit) if figure.theirs else "",
         with_spread(figure.ratios, figure.ratio, TIMES),
+        *(_others(figure) if report.other else ()),
         promise(figure),
         _VERDICTS[figure.met],
+    )
+
+
+def _others(figure: Figure) -> tuple[str, str]:
+    """Return the cells of the third server."""
+    ratios = figure.others_ratios
+    return (
+        with_spread(figure.others, _middle(figure.others), figure.unit) if figure.others else "",
+        with_spread(ratios, _middle(ratios), TIMES) if ratios else "",
     )
 
 
@@ -102,12 +117,13 @@ def _middle(values: Sequence[float]) -> float:
 
 def heads(report: Report) -> tuple[str, ...]:
     """Return the heads of the columns."""
-    return ("", report.target, "baseline", "ratio", "promise", "")
+    others = (report.other, "ratio") if report.other else ()
+    return ("", report.own, "baseline", "ratio", *others, "promise", "")
 
 
 def text_table(report: Report) -> str:
     """Return the report for a terminal."""
-    rows = [heads(report), *map(cells, report.figures)]
+    rows = [heads(report), *(cells(report, figure) for figure in report.figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [report.machine.line(), QUICK if report.quick else ""]
     letter = ""
@@ -143,9 +159,9 @@ def markdown(report: Report) -> str:
                 f"### ({letter}) {report.titles[letter]}",
                 "",
                 _row(heads(report)),
-                _row(["---"] * 6),
+                _row(["---"] * len(heads(report))),
             ]
-        lines.append(_row(cells(figure)))
+        lines.append(_row(cells(report, figure)))
     lines += ["", *(f"Left out: {what}." for what in report.left_out)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -169,18 +185,21 @@ def as_json(report: Report) -> dict[str, Any]:
         "machine": asdict(report.machine),
         "day": report.day,
         "seconds": round(report.seconds, 1),
-        "target": report.target,
+        "own": report.own,
+        "target": report.other,
         "left_out": list(report.left_out),
         "figures": [
             {
                 "workload": figure.workload,
                 "name": figure.name,
                 "unit": figure.unit,
-                "target": list(figure.ours),
+                "own": list(figure.ours),
                 "baseline": list(figure.theirs),
+                "target": list(figure.others),
                 "ratio": figure.ratio,
                 "limit": None if figure.promise is None else figure.promise.limit,
                 "limit_is_of_ratio": figure.promise is not None and figure.promise.of_ratio,
+                "limit_is_lowest": figure.promise is not None and figure.promise.least,
                 "met": figure.met,
             }
             for figure in report.figures

@@ -25,6 +25,13 @@ class Place:
 
     host: str
     port: int
+    token: str = field(default="", repr=False)
+    """What clients show; a server on the loopback interface needs none."""
+
+    @property
+    def login(self) -> list[tuple[str, str]]:
+        """The headers that show the token."""
+        return [("Authorization", f"Bearer {self.token}")] if self.token else []
 
     @property
     def authority(self) -> str:
@@ -34,10 +41,11 @@ class Place:
 
 @frozen
 class Reply:
-    """The answer to a request, and how many seconds it took from the first byte out."""
+    """The answer to a request; when its first byte was sent, and how many seconds it took from there."""
 
     status: int
     body: bytes
+    began: float
     seconds: float
 
     def json(self) -> Json:
@@ -74,7 +82,7 @@ class Caller:
         await self._keep_or_close()
         if expect is not None and status != expect:
             raise UnexpectedStatus(f"{method} {target}: {status} {answer[:200]!r}")
-        return Reply(status, answer, self._used - began)
+        return Reply(status, answer, began, self._used - began)
 
     async def connect(self) -> None:
         """Connect now, so that the next request is measured without it."""
@@ -103,6 +111,7 @@ class Caller:
 
     def _request(self, method: str, target: str, data: bytes) -> bytes:
         headers = [("Host", self.place.authority), ("Content-Length", str(len(data)))]
+        headers += self.place.login
         if data:
             headers.append(("Content-Type", "application/json"))
         events: list[h11.Event] = [

@@ -89,6 +89,8 @@ class Call:
     """When the first token was written."""
     on_first_word: Callable[[], object] | None = field(default=None, init=False)
     """Called right before the first token."""
+    finished: float | None = field(default=None, init=False)
+    """When the end of the answer was about to be written."""
     closed: float | None = field(default=None, init=False)
     """When the server under test was seen to close the connection in the middle of the answer."""
     _moved: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -98,6 +100,10 @@ class Call:
         if self.on_first_word is not None:
             self.on_first_word()
         self.spoke = trio.current_time()
+
+    def finish(self) -> None:
+        """Note that the end of the answer is about to be written."""
+        self.finished = trio.current_time()
 
     async def when_closed(self) -> float:
         """Wait until the connection is closed; return the time."""
@@ -201,20 +207,28 @@ async def _play(stream: trio.SocketStream, script: Script, model: str, call: Cal
         await stream.send_all(first)
         await trio.sleep_forever()
     if script.pause == 0:
+        call.finish()
         await stream.send_all(first + _burst(script.count, model))
         return
     await stream.send_all(first)
-    await _drip(stream, rest, script.pause)
-    await stream.send_all(_END)
+    *words, last = rest
+    due = await _drip(stream, words, script.pause)
+    await trio.sleep_until(due)
+    call.finish()
+    await stream.send_all(last + _END)
 
 
-async def _drip(stream: trio.SocketStream, chunks: Sequence[bytes], pause: float) -> None:
-    """Send one chunk per *pause*, at fixed times: a late chunk does not delay the later ones."""
-    due = trio.current_time()
+async def _drip(stream: trio.SocketStream, chunks: Sequence[bytes], pause: float) -> float:
+    """Send one chunk per *pause*, at fixed times: a late chunk does not delay the later ones.
+
+    Returns when the next one is due.
+    """
+    due = trio.current_time() + pause
     for chunk in chunks:
-        due += pause
         await trio.sleep_until(due)
         await stream.send_all(chunk)
+        due += pause
+    return due
 
 
 def _script_of(body: Json) -> Script:

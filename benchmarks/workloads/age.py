@@ -3,8 +3,7 @@
 Measured are first words, an answer to a hundred clients, and cancels. The old process is compared
 with a new one, in alternation: figures of the same process from half a minute before are not
 comparable, because the driver ages as well and the machine's speed changes. Each round starts a new
-process for the comparison. A server that was already running (`--target`) is compared with its own
-figures from the beginning.
+process for the comparison.
 
 Everything is measured in new sessions, so that the age of the process differs and not the length of
 a conversation.
@@ -47,17 +46,11 @@ async def measure(bench: Bench) -> list[Figure]:
     """Let a server complete its runs, and measure it against a new one."""
     notes = bench.notes(LETTER)
     async with bench.alone() as stage:
-        if bench.is_started:
-            await _complete_runs(stage, bench, notes)
-            for _ in range(bench.rounds):
-                async with bench.alone() as twin:
-                    await _run_many(twin, bench.size(YOUTH, 2))
-                    aged, fresh = await _alternating((stage, twin), bench)
-                _compare(stage.name, aged, fresh, notes)
-        else:
-            [fresh] = await _alternating((stage,), bench)
-            await _complete_runs(stage, bench, notes)
-            [aged] = await _alternating((stage,), bench)
+        await _complete_runs(stage, bench, notes)
+        for _ in range(bench.rounds):
+            async with bench.alone() as twin:
+                await _run_many(twin, bench.size(YOUTH, 2))
+                aged, fresh = await _alternating((stage, twin), bench)
             _compare(stage.name, aged, fresh, notes)
         result = await storm(stage, bench.size(300, 20))
         notes.add(LOST, stage.name, result.lost + result.wrong)

@@ -129,11 +129,12 @@ async def _measure_cell(
     """Measure one cell, alternating between servers, while *another* returns True."""
     async with AsyncExitStack() as stack:
         crowds = [
-            await stack.enter_async_context(stage.crowd(cell.clients, cell.form))
+            (stage, await stack.enter_async_context(stage.crowd(cell.clients, cell.form)))
             for stage in stages
+            if cell.form in stage.forms
         ]
         for number in takewhile(another, count()):
-            for stage, crowd in zip(stages, crowds, strict=True):
+            for stage, crowd in crowds:
                 turn = await play_to(crowd, stage, cell)
                 _note(notes, stage.name, cell, turn)
                 if number == 0 and cell.form == NATIVE and stage is stages[0]:

@@ -19,7 +19,7 @@ from benchmarks.bench import Bench
 from benchmarks.driver.http import Place, UnexpectedStatus
 from benchmarks.driver.pulse import open_pulse
 from benchmarks.driver.stage import RUN_LIMIT, Stage, events_target, open_stage, run_name
-from benchmarks.driver.targets import Started, Target
+from benchmarks.driver.targets import Started
 from benchmarks.figures import BYTES, MS, Figure, at_most, percentile
 
 LETTER: Final = "j"
@@ -42,7 +42,7 @@ _REST: Final = 1.0
 async def measure(bench: Bench) -> list[Figure]:
     """Attach clients that do not read, send a large prompt, and measure the server."""
     notes = bench.notes(LETTER)
-    async with open_stage(_with_eager_allocator(bench.target), bench.provider) as stage:
+    async with open_stage(_with_eager_allocator(bench.own), bench.provider) as stage:
         usual = 0
         for _ in range(bench.size(WARM, 2)):
             await _send_file(stage)
@@ -59,15 +59,13 @@ async def measure(bench: Bench) -> list[Figure]:
     return [*notes.figure(MEMORY, BYTES, at_most(65536)), *notes.figure(HEALTH, MS, at_most(50))]
 
 
-def _with_eager_allocator(target: Target) -> Target:
-    """Return *target* with an allocator that gives large blocks back as soon as they are freed.
+def _with_eager_allocator(server: Started) -> Started:
+    """Return *server* with an allocator that gives large blocks back as soon as they are freed.
 
     As shipped it keeps some of them, more or fewer in each process: up to 150 MB for this workload.
     """
-    if not isinstance(target, Started):
-        return target
     options = ("MALLOC_ARENA_MAX=1", "MALLOC_MMAP_THRESHOLD_=131072")
-    return Started(target.name, ("env", *options, *target.argv))
+    return Started(server.name, ("env", *options, *server.argv))
 
 
 async def _send_file(stage: Stage) -> None:

@@ -27,7 +27,7 @@ async def measure(bench: Bench) -> list[Figure]:
     """Start each server a few times, alternating: for its answers, and for its memory."""
     notes = bench.notes(LETTER)
     for _ in range(bench.size(5, 1)):
-        for target in bench.targets:
+        for target in bench.servers:
             with tempfile.TemporaryDirectory(prefix="crush-bench-") as folder:
                 write_config(Path(folder), bench.provider.base_url)
                 async with target.serve(Path(folder)) as served:

@@ -55,6 +55,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("import_:import_sessions", "Import the sessions of Crush from PATH."),
     "backup": ("data.backup:backup", "Copy the stored data of DIRECTORY to FILE, and check it."),
     "restore": ("data.backup:restore", "Put the data in FILE back into DIRECTORY."),
+    "store": ("data.store:store", "Copy stored data from one store into another."),
     "prune": (
         "data.prune:prune",
         "Delete the sessions of a directory that were not used for long.",

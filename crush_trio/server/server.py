@@ -22,6 +22,7 @@ from attrs import define, field, frozen
 
 from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend
+from crush_trio.backend.cluster.view import own_card
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form, crush_frame
@@ -31,11 +32,12 @@ from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.hosting.front import version_members
 from crush_trio.server.page.login import Logins
 from crush_trio.server.page.rendering import Rendering
-from crush_trio.server.roster.following import RosterDesk
+from crush_trio.server.roster.desk import RosterDesk
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.server.tokens import ClientTokens
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
+from crush_trio.store.shared import NodeCard
 from crush_trio.tools.sandbox.machine import MachineSandbox
 from crush_trio.wire.answers import StreamAsks, Version
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
@@ -270,6 +272,8 @@ class Server:
     """The other nodes, for a store that several servers share."""
     absent: "Absent | None" = field(default=None, kw_only=True)
     """What is asked about workspaces that are not open here; None if nothing is known of them."""
+    card: NodeCard = field(factory=own_card, kw_only=True)
+    """What the server tells about itself."""
     streams: Streams = field(factory=Streams, init=False)
     roster: RosterDesk = field(init=False, repr=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
@@ -303,6 +307,11 @@ class Server:
     def workspaces(self) -> tuple[HostedWorkspace, ...]:
         """Return the workspaces that are open."""
         return self.backend.workspaces()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the server takes no new work, because it ends soon."""
+        return self.backend.draining or self.backend.shutting_down
 
     def attached_clients(self, workspace_id: str) -> Counter[SessionId]:
         """Return how many clients look at each session of a workspace; 0 for those not named (E16)."""

@@ -5,11 +5,12 @@ kind alone. A kind is imported when a store of it is asked for, so that a progra
 load the libraries of another. A further kind is one more entry in `_KINDS`.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import trio
 from attrs import field, frozen
@@ -28,6 +29,8 @@ SITE_VARIABLE: Final = "CRUSH_TRIO_SITE"
 """The environment variable with the site of the workspaces in a shared store."""
 
 SITE_LENGTH: Final = 255
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class StoreUnknown(CrushError):
@@ -50,14 +53,17 @@ class SiteInvalid(CrushError):
 
 
 def _scheme_only(url: str) -> str:
-    return f"{url.partition(':')[0]}:…"
+    """Return what of *url* may be shown; a text without a scheme may begin with a password."""
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:…" if colon and _SCHEME.fullmatch(scheme) else "…"
 
 
 @frozen
 class StoreSettings:
     """Which store keeps the data of workspaces.
 
-    * `sqlite:` is a file in the data directory of each workspace.
+    * `sqlite:` is a file in the data directory of each workspace. With `sqlite:?synchronous=full` every
+      commit waits for the disk, so that a power failure loses nothing either.
     * `memory:` is lost when its workspace closes.
     * `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database that many servers share; it may
       name several hosts and has the parameters of libpq. A workspace is known by its *site* and its
@@ -138,14 +144,18 @@ class _Kind:
 # ── The kinds ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _sqlite(_settings: StoreSettings) -> _Kind:
+def _sqlite(settings: StoreSettings) -> _Kind:
     from crush_trio.store.sqlite.database import DATABASE_NAME
     from crush_trio.store.sqlite.store import open_sqlite_store
 
     async def has_file(data_dir: Path, _directory: Path) -> bool:
         return await trio.Path(data_dir / DATABASE_NAME).exists()
 
-    return _Kind(open=lambda data_dir, _: open_sqlite_store(data_dir), has_data=has_file)
+    synchronous = _SYNCHRONOUS[settings.place]
+    return _Kind(
+        open=lambda data_dir, _: open_sqlite_store(data_dir, synchronous=synchronous),
+        has_data=has_file,
+    )
 
 
 def _memory(_settings: StoreSettings) -> _Kind:
@@ -175,9 +185,19 @@ async def _never(_data_dir: Path, _directory: Path) -> bool:
     return False
 
 
+_SYNCHRONOUS: Final[Mapping[str, Literal["NORMAL", "FULL"]]] = {
+    "": "NORMAL",
+    "?synchronous=normal": "NORMAL",
+    "?synchronous=full": "FULL",
+}
+"""What may follow `sqlite:`, and when its commits wait for the disk."""
+
+
 def _refuse_place(settings: StoreSettings) -> None:
-    if settings.place:
-        raise StoreUnknown(f"nothing may follow {settings.scheme}: in its URL")
+    if settings.scheme == "sqlite" and settings.place not in _SYNCHRONOUS:
+        raise StoreUnknown("only ?synchronous=full or ?synchronous=normal may follow sqlite:")
+    if settings.scheme == "memory" and settings.place:
+        raise StoreUnknown("nothing may follow memory: in its URL")
 
 
 _KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {
@@ -194,7 +214,9 @@ _REMOTE: Final = frozenset({"postgresql", "postgres"})
 def check_url(settings: StoreSettings) -> None:
     """Raise `StoreUnknown` unless there is such a kind of store; imports and opens nothing."""
     if settings.scheme not in _KINDS or ":" not in settings.url:
-        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+        scheme = _scheme_only(settings.url).removesuffix("…")
+        named = f"begins with {scheme!r}" if scheme else "does not begin with the name of a kind"
+        raise StoreUnknown(f"the URL {named}")
     if settings.scheme not in _REMOTE:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):

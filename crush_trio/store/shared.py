@@ -56,6 +56,10 @@ class NodeRow:
     card: NodeCard
     seconds: float
     """Until the row expires if the node does not renew it; not positive for one that is gone."""
+    seen_seconds: float = 0.0
+    """Since the node has written its row."""
+    draining: bool = False
+    """Whether it is about to end, and takes no new work."""
 
     @property
     def alive(self) -> bool:
@@ -115,6 +119,10 @@ class SharedStore(Protocol):
 
     async def enter(self) -> NodeRow | None:
         """Enter the table of nodes; return the row of another start with this id that has not expired."""
+        ...
+
+    async def drain(self) -> None:
+        """Let the others know that this node is about to end."""
         ...
 
     async def leave(self) -> None:

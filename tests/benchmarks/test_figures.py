@@ -7,6 +7,7 @@ from benchmarks.figures import (
     MS,
     Figure,
     Notes,
+    at_least,
     at_most,
     percentile,
     ratio_at_most,
@@ -44,6 +45,8 @@ def test_without_a_baseline_there_is_no_ratio_and_no_verdict_about_it():
     [
         (at_most(5), True),
         (at_most(4.9), False),
+        (at_least(5), True),
+        (at_least(5.1), False),
         (ratio_at_most(0.5), True),
         (ratio_at_most(0.4), False),
     ],
@@ -57,10 +60,12 @@ def test_a_baseline_of_nothing_or_less_gives_no_ratio():
 
 
 def test_notes_keep_servers_apart_and_leave_out_what_could_not_be_measured():
-    notes = Notes("e", "ours")
-    for server, value in (("ours", 1.0), ("baseline", 4.0), ("ours", None), ("ours", 3.0)):
+    notes = Notes("e", own="ours", baseline="baseline", other="third")
+    seen = [("ours", 1.0), ("baseline", 4.0), ("ours", None), ("third", 8.0), ("ours", 3.0)]
+    for server, value in seen:
         notes.add("lost", server, value)
     [found] = notes.figure("lost", COUNT, at_most(0))
-    assert (found.ours, found.theirs, found.workload) == ((1.0, 3.0), (4.0,), "e")
+    assert (found.ours, found.theirs, found.others) == ((1.0, 3.0), (4.0,), (8.0,))
+    assert (found.ratios, found.others_ratios) == ((0.25,), (2.0,))
     assert not notes.figure("never noted", COUNT)
     assert notes.names() == ["lost"]

@@ -3,7 +3,17 @@
 import orjson
 import pytest
 
-from benchmarks.figures import BYTES, COUNT, MS, TIMES, Figure, at_most, ratio_at_most
+from benchmarks.figures import (
+    BYTES,
+    COUNT,
+    MS,
+    RATE,
+    TIMES,
+    Figure,
+    at_least,
+    at_most,
+    ratio_at_most,
+)
 from benchmarks.machine import Machine, this_machine
 from benchmarks.report import (
     BEGIN,
@@ -13,6 +23,7 @@ from benchmarks.report import (
     as_json,
     markdown,
     number,
+    promise,
     replaced,
     text_table,
 )
@@ -28,12 +39,13 @@ MACHINE = Machine(
 )
 
 
-def report(*figures):
+def report(*figures, other=""):
     return Report(
         machine=MACHINE,
         day="2026-01-01",
         seconds=12.3,
-        target="crush_trio",
+        own="crush_trio",
+        other=other,
         titles={"b": "Acceptance"},
         figures=figures,
         left_out=["(d) 500 clients: no time left"],
@@ -56,6 +68,7 @@ def accepted(ours, limit):
     [
         (0.4567, MS, "0.457 ms"),
         (1234.0, MS, "1.23 s"),
+        (151.4, RATE, "151/s"),
         (512, BYTES, "512 B"),
         (2048, BYTES, "2.0 KB"),
         (3 * 2**20, BYTES, "3.0 MB"),
@@ -73,6 +86,17 @@ def test_the_table_shows_spread_ratio_promise_and_what_was_left_out():
     assert "ratio ≤ 3" in table
     assert "left out: (d) 500 clients" in table
     assert "0 promises missed" in table
+
+
+def test_a_third_server_has_columns_of_its_own():
+    other = "http://127.0.0.1:8765"
+    row = Figure(workload="b", name="p50", unit=MS, ours=(2.0,), theirs=(1.0,), others=(4.0,))
+    unknown = Figure(workload="b", name="CPU", unit=MS, ours=(2.0,))
+    shown = markdown(report(row, unknown, other=other))
+    assert f"|  | crush_trio | baseline | ratio | {other} | ratio | promise |  |" in shown
+    assert "| p50 | 2 ms | 1 ms | 2.00 | 4 ms | 4.00 |  |  |" in shown
+    assert "| CPU | 2 ms |  |  |  |  |  |  |" in shown
+    assert other not in markdown(report(row))
 
 
 def test_a_missed_promise_is_counted_and_marked():
@@ -101,10 +125,16 @@ def test_a_page_without_markers_is_refused():
 def test_json_has_every_round():
     found = orjson.loads(orjson.dumps(as_json(report(accepted((2.0, 3.0), 3)))))
     [figure] = found["figures"]
-    assert figure["target"] == [2.0, 3.0]
+    assert figure["own"] == [2.0, 3.0]
     assert (figure["ratio"], figure["limit"], figure["met"]) == (2.5, 3, True)
     assert found["machine"]["cores"] == 2
 
 
 def test_this_machine_can_be_described():
     assert this_machine().python in this_machine().line()
+
+
+def test_a_promise_of_a_lowest_value_says_so():
+    runs = Figure(workload="b", name="runs", unit=RATE, ours=(90.0,), promise=at_least(100))
+    assert promise(runs) == "≥ 100/s"
+    assert report(runs).missed == [runs]

@@ -178,7 +178,8 @@ Environment:
 @click.option(
     "--store",
     metavar="URL",
-    help="Where the data is kept: sqlite: (a file in the data directory of each workspace, the default) or "
+    help="Where the data is kept: sqlite: (a file in the data directory of each workspace, the default), "
+    "sqlite:?synchronous=full (the same, and every commit waits for the disk) or "
     "postgresql://HOST/DATABASE. A URL with a password belongs into CRUSH_TRIO_STORE instead: other users "
     "see the arguments of commands.",
 )

@@ -170,6 +170,8 @@ async def drain_runs(server: Server, seconds: float, hurry: trio.Event) -> None:
         workspace.draining = True
     log.info("server.finishing", extra={"runs": server.meters.live_runs, "seconds": seconds})
     with trio.move_on_after(seconds):
+        if server.cluster is not None:
+            await server.cluster.node.tell_draining()
         await _first_of(server.meters.wait_no_runs, hurry.wait)
 
 

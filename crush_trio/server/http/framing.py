@@ -1,14 +1,14 @@
 """HTTP/1.1 framing of a connection: h11, with a shortcut for plain requests.
 
-Most requests are a `GET` that arrives as a whole, without a body, and most answers are complete when
-they are sent. Such a pair needs no parser and no state machine: the head is a few lines that either match
-a strict pattern or are left to h11, and the answer is its head and its body. That saves a third of the
-cost of a small request.
+Most requests arrive as a whole, with a short body or none, and most answers are complete when they are
+sent. Such a pair needs no parser and no state machine: the head is a few lines that either match a strict
+pattern or are left to h11, the body is as long as the head says, and the answer is its head and its body.
+That saves a third of the cost of a small request.
 
-Everything else goes through h11, from its first byte: another method, a body, a header about the
-connection or the framing, anything that the pattern does not match, an interim response, an answer of
-unknown length. A request that took the shortcut is handed to h11 when that becomes necessary, as if it
-had just arrived.
+Everything else goes through h11, from its first byte: another method, a body that is still arriving, a
+header about the connection or the framing, anything that the pattern does not match, an interim response,
+an answer of unknown length. A request that took the shortcut is handed to h11 when that becomes necessary,
+as if it had just arrived.
 
 h11 is lenient where programs disagree. `StrictConnection` is not: a proxy in front of us may read such a
 request in another way than we do.
@@ -27,7 +27,8 @@ HEAD_SIZE: Final = 2**14
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-_REQUEST_LINE: Final = re.compile(rb"GET (/[\x21-\x7e]*) HTTP/1\.1")
+_REQUEST_LINE: Final = re.compile(rb"(DELETE|GET|PATCH|POST|PUT) (/[\x21-\x7e]*) HTTP/1\.1")
+_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,8}")
 _FIELD: Final = re.compile(
     rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?[ \t]*"
 )
@@ -49,39 +50,50 @@ _END: Final = h11.EndOfMessage()
 
 @frozen
 class PlainRequest:
-    """A request that needed no parser; it has the attributes of h11's."""
+    """A request that needed no parser; it has the attributes of h11's, and its body."""
 
+    method: bytes
     target: bytes
     headers: Headers
-    method: bytes = b"GET"
+    body: bytes = b""
     http_version: bytes = b"1.1"
+
+    def events(self) -> list[object]:
+        """Return the request as the events that h11 would make of it, the last one first."""
+        return [_END, *([h11.Data(data=self.body)] if self.body else ()), self]
 
 
 def plain_request(data: bytes) -> PlainRequest | None:
     """Return *data* as one complete plain request; None if h11 has to parse it."""
-    if not data.endswith(b"\r\n\r\n") or len(data) > HEAD_SIZE:
+    head, ended, body = data.partition(b"\r\n\r\n")
+    if not ended or len(head) > HEAD_SIZE - len(ended):
         return None
-    first, *lines = data[:-4].split(b"\r\n")
+    first, *lines = head.split(b"\r\n")
     request = _REQUEST_LINE.fullmatch(first)
     if request is None:
         return None
-    headers, hosts = [], 0
+    headers, hosts, lengths = [], 0, []
     for line in lines:
         found = _FIELD.fullmatch(line)
         if found is None:
             return None
         name, value = found[1].lower(), found[2] or b""
-        if name in _LEFT_TO_H11 or not _says_nothing_new(name, value):
+        if name in _LEFT_TO_H11 or (name == b"connection" and value.lower() != b"keep-alive"):
             return None
+        if name == b"content-length":
+            lengths.append(value)
         hosts += name == b"host"
         headers.append((name, value))
-    return PlainRequest(request[1], headers) if hosts == 1 else None
+    if hosts != 1 or not _is_length(lengths, body):
+        return None
+    return PlainRequest(request[1], request[2], headers, body)
 
 
-def _says_nothing_new(name: bytes, value: bytes) -> bool:
-    if name == b"connection":
-        return value.lower() == b"keep-alive"
-    return name != b"content-length" or value == b"0"
+def _is_length(said: Sequence[bytes], body: bytes) -> bool:
+    """Whether what `Content-Length` says, which may be missing, is the length of *body*."""
+    if not said:
+        return not body
+    return len(said) == 1 and _LENGTH.fullmatch(said[0]) is not None and int(said[0]) == len(body)
 
 
 class StrictConnection(h11.Connection):
@@ -141,8 +153,8 @@ class Framing:
     """The current request, if it took the shortcut."""
     _data: bytes = field(default=b"", init=False)
     """Its bytes."""
-    _events: int = field(default=0, init=False)
-    """How many of its events have been returned."""
+    _left: list[object] = field(factory=list, init=False)
+    """Its events that were not returned yet, the last one first."""
     _answered: bool = field(default=False, init=False)
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +174,7 @@ class Framing:
         """The client's state, as in h11."""
         if self._plain is None:
             return self._http.their_state
-        return h11.DONE if self._events == 2 else h11.SEND_BODY
+        return h11.SEND_BODY if self._left else h11.DONE
 
     @property
     def interim(self) -> bool:
@@ -172,7 +184,8 @@ class Framing:
     def receive(self, data: bytes) -> None:
         """Take data from the client; no bytes mean that it has closed its side."""
         if not self._fed and (plain := plain_request(data)) is not None:
-            self._plain, self._data, self._events, self._answered = plain, data, 0, False
+            self._plain, self._data, self._answered = plain, data, False
+            self._left = plain.events()
         else:
             self._fed = True
             self._http.receive_data(data)
@@ -181,8 +194,7 @@ class Framing:
         """Return the next event of a request; raise `h11.RemoteProtocolError` if it is malformed."""
         if self._plain is None:
             return self._http.next_event() if self._fed else h11.NEED_DATA
-        self._events = min(self._events + 1, 3)
-        return (self._plain, _END, h11.PAUSED)[self._events - 1]
+        return self._left.pop() if self._left else h11.PAUSED
 
     def next_cycle(self) -> None:
         """Prepare for the next request."""
@@ -229,10 +241,11 @@ class Framing:
     def hand_over(self) -> None:
         """Give h11 the current request, if it took the shortcut; h11 reads it the same way."""
         if self._plain is not None:
+            taken = len(self._plain.events()) - len(self._left)
             self._plain, self._fed = None, True
             self._http.receive_data(self._data)
-            self._http.next_event()
-            self._http.next_event()
+            for _ in range(taken):
+                self._http.next_event()
 
 
 def _is_whole(status: int, headers: Headers, body: bytes) -> bool:

@@ -180,6 +180,7 @@ ROUTES: Final = (
             answer=Session,
             errors=_TITLE,
             right=Right.ANSWER,
+            direct=True,
         ),
         Route(
             "GET",

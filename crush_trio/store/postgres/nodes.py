@@ -41,22 +41,30 @@ _ENTER: Final = f"""
     ON CONFLICT (id) DO UPDATE SET
         boot = excluded.boot, address = excluded.address, site = excluded.site, host = excluded.host,
         pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-        expires_at = excluded.expires_at
+        expires_at = excluded.expires_at, seen_at = clock_timestamp(), draining = false
     WHERE nodes.expires_at <= clock_timestamp() OR nodes.boot = excluded.boot
 """.encode()
 
 _FORGET: Final = f"DELETE FROM nodes WHERE expires_at < clock_timestamp() - interval '{FORGOTTEN}'"
 
 _BEAT: Final = b"""
-    UPDATE nodes SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
+    UPDATE nodes
+    SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s), seen_at = clock_timestamp()
     WHERE id = %(id)s AND boot = %(boot)s
 """
 
+_DRAIN: Final = b"UPDATE nodes SET draining = true WHERE id = %(id)s AND boot = %(boot)s"
+
 _LEAVE: Final = b"""
-    UPDATE nodes SET expires_at = clock_timestamp() WHERE id = %(id)s AND boot = %(boot)s
+    UPDATE nodes SET expires_at = clock_timestamp(), seen_at = clock_timestamp()
+    WHERE id = %(id)s AND boot = %(boot)s
 """
 
-_NODES: Final = f"SELECT {_CARD}, {_LEFT.format('expires_at')} FROM nodes ORDER BY id".encode()
+_NODES: Final = f"""
+    SELECT {_CARD}, {_LEFT.format("expires_at")},
+        extract(epoch FROM clock_timestamp() - seen_at)::float8, draining
+    FROM nodes ORDER BY id
+""".encode()
 
 _STANDING: Final = f"""
     SELECT w.number, w.id, w.site, w.path, w.terms, w.wanted, l.epoch, l.node_id, l.holder,
@@ -65,6 +73,8 @@ _STANDING: Final = f"""
     FROM workspaces AS w JOIN leases AS l ON l.workspace = w.number
         LEFT JOIN nodes AS n ON n.boot = l.node_id
 """
+
+_HELD: Final = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
 
 _NOTE: Final = b"""
     UPDATE workspaces SET terms = %(terms)s, wanted = true
@@ -107,6 +117,10 @@ class PostgresNodes(SharedStore):
         return await self._database.keeper.call(work)
 
     @override
+    async def drain(self) -> None:
+        await self._database.keeper.call(lambda c: _once(c, _DRAIN, self._own))
+
+    @override
     async def leave(self) -> None:
         await self._database.keeper.call(lambda c: _once(c, _LEAVE, self._own))
 
@@ -141,8 +155,7 @@ class PostgresNodes(SharedStore):
 
     @override
     async def standings(self) -> list[Standing]:
-        query = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
-        rows = await self._database.readers.call(lambda c: c.execute(query).fetchall())
+        rows = await self._database.readers.call(lambda c: c.execute(_HELD).fetchall())
         return [_standing(row) for row in rows]
 
     @override
@@ -232,7 +245,8 @@ def _card(values: Sequence[Any]) -> NodeCard:
 
 
 def _node_row(row: Sequence[Any]) -> NodeRow:
-    return NodeRow(card=_card(row[:-1]), seconds=row[-1])
+    *card, seconds, seen_seconds, draining = row
+    return NodeRow(card=_card(card), seconds=seconds, seen_seconds=seen_seconds, draining=draining)
 
 
 def _standing(row: Sequence[Any]) -> Standing:

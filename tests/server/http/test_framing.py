@@ -30,8 +30,9 @@ def agrees(data):
     if plain is None:
         return False
     found, http = by_h11(data)
-    request, end = found
+    request, *body, end = found
     assert isinstance(end, h11.EndOfMessage)
+    assert plain.body == b"".join(bytes(each.data) for each in body)
     assert not http.trailing_data[0]
     assert (plain.method, plain.target, plain.http_version) == (
         request.method,
@@ -42,7 +43,12 @@ def agrees(data):
     checked = Framing()  # in two pieces it goes the long way, where lines are checked
     checked.receive(data[:1])
     checked.receive(data[1:])
-    assert checked.next_event() == request
+    short = Framing()
+    short.receive(data)
+    assert (checked.next_event(), short.next_event()) == (request, plain)
+    for event in (*body, end):
+        assert checked.next_event() == short.next_event() == event
+        assert checked.their_state is short.their_state
     return True
 
 
@@ -69,7 +75,7 @@ def test_an_ordinary_request_is_taken_the_short_way(more):
     "data",
     [
         PLAIN.replace(b"GET", b"HEAD"),
-        PLAIN.replace(b"GET", b"POST"),
+        PLAIN.replace(b"GET", b"OPTIONS"),
         PLAIN.replace(b"GET", b"get"),
         PLAIN.replace(b"1.1", b"1.0"),
         PLAIN.replace(b"1.1", b"1.2"),
@@ -103,6 +109,42 @@ def test_an_ordinary_request_is_taken_the_short_way(more):
     ],
 )
 def test_what_is_out_of_the_ordinary_is_left_to_h11(data):
+    assert plain_request(data) is None
+
+
+SENT = b"POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nX: y\r\n\r\na\r\nb"
+
+
+@pytest.mark.parametrize("method", [b"DELETE", b"PATCH", b"POST", b"PUT", b"GET"])
+@pytest.mark.parametrize("body", [b"x", b"\r\n\r\n", b"\0" * 20_000, b"POST / HTTP/1.1\r\n\r\n"])
+def test_a_body_that_came_with_its_head_is_taken_the_short_way(method, body):
+    head = method + b" /a HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
+    assert agrees(head % len(body) + body)
+    assert agrees(method + b" /a HTTP/1.1\r\nHost: t\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SENT[:-1],
+        SENT + b"x",
+        SENT + SENT,
+        SENT.replace(b": 4", b": 04"),
+        SENT.replace(b": 4", b": +4"),
+        SENT.replace(b": 4", b": 4, 4"),
+        SENT.replace(b": 4", b":"),
+        SENT.replace(b": 4", b": 4444444444"),
+        SENT.replace(b"X: y", b"Content-Length: 4"),
+        SENT.replace(b"X: y", b"Content-Length: 5"),
+        SENT.replace(b"X: y", b"Transfer-Encoding: chunked"),
+        SENT.replace(b"X: y", b"Expect: 100-continue"),
+        SENT.replace(b"Content-Length: 4\r\n", b""),
+        SENT.replace(b"POST", b"Post"),
+        SENT.replace(b"POST", b"CONNECT"),
+        SENT.replace(b"y", b"y" * HEAD_SIZE),
+    ],
+)
+def test_a_body_of_another_length_is_left_to_h11(data):
     assert plain_request(data) is None
 
 
@@ -158,10 +200,14 @@ newline = st.sampled_from([b"\r\n"] * 8 + [b"\n", b"\r"])
 def heads(draw):
     target = draw(st.sampled_from([b"/", b"/a%20b?c=d", b"/\xff", b"a", b"//", b"/a b"]))
     version = draw(st.sampled_from([b"1.1"] * 5 + [b"1.0", b"1.11"]))
-    lines = [b"GET %b HTTP/%b" % (target, version)]
+    method, body = draw(st.sampled_from([b"GET", b"POST", b"PUT"])), draw(st.binary(max_size=3))
+    lines = [b"%b %b HTTP/%b" % (method, target, version)]
     lines += [b"".join(each) for each in draw(st.lists(line, max_size=4))]
     lines.insert(draw(st.integers(1, len(lines))), b"Host: t")
-    return b"".join(each + draw(newline) for each in [*lines, b""])
+    length = draw(st.sampled_from([len(body)] * 4 + [len(body) + 1, 0]))
+    if length or draw(st.booleans()):
+        lines.insert(draw(st.integers(1, len(lines))), b"Content-Length: %d" % length)
+    return b"".join(each + draw(newline) for each in [*lines, b""]) + body
 
 
 @pytest.mark.explored
@@ -172,10 +218,10 @@ def test_whatever_is_taken_the_short_way_is_what_h11_would_have_made_of_it(data)
 
 
 @pytest.mark.heavy
-@given(st.integers(0, len(PLAIN) - 1), st.binary(max_size=3))
-@settings(max_examples=1000, deadline=None)
-def test_no_change_of_an_ordinary_request_is_taken_for_another_one(at, change):
-    agrees(PLAIN[:at] + change + PLAIN[at + 1 :])
+@given(st.sampled_from([PLAIN, SENT]), st.integers(0, len(PLAIN) - 1), st.binary(max_size=3))
+@settings(max_examples=1500, deadline=None)
+def test_no_change_of_an_ordinary_request_is_taken_for_another_one(data, at, change):
+    agrees(data[:at] + change + data[at + 1 :])
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────
@@ -260,6 +306,16 @@ def test_requests_of_both_kinds_take_turns():
         assert framing.next_event() is h11.NEED_DATA
     framing.receive(b"")
     assert isinstance(framing.next_event(), h11.ConnectionClosed)
+
+
+def test_a_request_with_a_body_can_be_handed_to_h11():
+    framing = Framing()
+    framing.receive(SENT)
+    assert framing.next_event().method == b"POST"
+    assert bytes(framing.next_event().data) == b"a\r\nb"
+    framing.hand_over()
+    assert isinstance(framing.next_event(), h11.EndOfMessage)
+    assert framing.their_state is h11.DONE
 
 
 def test_an_interim_response_can_be_sent_whichever_way_the_request_took():
