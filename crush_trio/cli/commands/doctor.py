@@ -21,6 +21,7 @@ from crush_trio import __version__
 from crush_trio.audit.file import AuditFile
 from crush_trio.audit.record import NO_PLACE, audit_path
 from crush_trio.cli.background import LINGER, Background
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.exits import ExitCode, NotOurs, explain
 from crush_trio.cli.import_hint import GO_NAME, import_hint, missing_sessions
 from crush_trio.cli.options import (
@@ -36,21 +37,13 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.findings import Finding, Level, failed, report
 from crush_trio.cli.report.reporter import count
 from crush_trio.cli.security_checks import check_security, describe_sandbox
-from crush_trio.cli.server_link import (
-    STUCK,
-    client_token,
-    configuration_of,
-    open_directory,
-    open_link,
-    probe,
-)
+from crush_trio.cli.server_link import STUCK, client_token, open_directory, open_link, probe
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.checks import chosen_limits
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
-from crush_trio.config.known_providers import unsupported_key
-from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER, unsupported_key
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import LIMIT_INFO, shown
