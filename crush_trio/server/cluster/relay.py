@@ -126,7 +126,10 @@ class Relay:
         """
         if self._begun:
             return False
-        if isinstance(error, ConnectFailed | AnotherAnswered) or self._request.method in SAFE_METHODS:
+        if (
+            isinstance(error, ConnectFailed | AnotherAnswered)
+            or self._request.method in SAFE_METHODS
+        ):
             return True
         if (
             self._call.route.stops
