@@ -25,7 +25,7 @@ from crush_trio.agent.record.redactor import Redactor
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.spans import RunSpan
 from crush_trio.agent.turn.model import ConfiguredModels
-from crush_trio.agent.turn.plan import Desk, Planner, StandIn, Tools, no_stand_in
+from crush_trio.agent.turn.plan import Desk, EarlyRead, Planner, StandIn, Tools, no_stand_in
 from crush_trio.agent.turn.planner import ConfiguredPlanner
 from crush_trio.agent.turn.prompt_hooks import SessionStarts
 from crush_trio.agent.turn.steps import Steps
@@ -213,10 +213,13 @@ class AgentTurn:
             span.planned(plan.model)
             return await Summarizer(run, plan, self.desk).summarize()
         context = await self._starts.context(run)
-        plan = await self.planner.plan(run)
+        early = EarlyRead()
+        async with open_hidden_nursery() as beside:
+            beside.start_soon(early.read, self.desk, run)
+            plan = await self.planner.plan(run)
         span.planned(plan.model)
         note("planned", session=run.session_id)
-        steps = Steps(run, plan, self.desk, hooks_said=[context])
+        steps = Steps(run, plan, self.desk, early=early, hooks_said=[context])
         if self.titles is not None and run.kind is RunKind.PROMPT:
             steps.opening = partial(self.titles.begin, run)
         with self.desk.permissions.granting(run.id):

@@ -27,8 +27,8 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import RandomIds
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.fixed import FixedConfig, load_fixed
-from crush_trio.config.known_providers import known_providers, unsupported_key
-from crush_trio.config.models import DEMO_CHOICE, DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER, known_providers, unsupported_key
+from crush_trio.config.models import DEMO_CHOICE
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.errors import PathInvalid

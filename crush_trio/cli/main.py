@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 from typing_extensions import Buffer, override
 
 from crush_trio import __version__
@@ -58,6 +59,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "prune": (
         "data.prune:prune",
         "Delete the sessions of a directory that were not used for long.",
+    ),
+    "cluster": (
+        "cluster.listing:cluster",
+        "List the servers that share a database, and what each runs.",
     ),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
     "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
@@ -120,6 +125,16 @@ class LazyCommands(click.Group):
 
             start_ahead(args, os.environ)
         return super().resolve_command(ctx, args)
+
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table; click would import every command for its help."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     @override
     def make_context(

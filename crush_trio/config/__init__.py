@@ -27,6 +27,7 @@ _HOMES: Final[Homes] = {
         "ExpansionFailed",
         "NotConfigured",
     ),
+    "crush_trio.config.known_providers": ("DEMO_PROVIDER",),
     "crush_trio.config.live": (
         "LiveConfig",
         "open_live_config",
@@ -36,7 +37,6 @@ _HOMES: Final[Homes] = {
         "DEMO_CHOICE",
         "DEMO_CONFIG",
         "DEMO_MODEL",
-        "DEMO_PROVIDER",
         "EnabledProvider",
         "ModelSlot",
     ),

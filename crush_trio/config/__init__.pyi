@@ -16,6 +16,7 @@ from crush_trio.config.errors import (
     ExpansionFailed,
     NotConfigured,
 )
+from crush_trio.config.known_providers import DEMO_PROVIDER
 from crush_trio.config.live import (
     LiveConfig,
     open_live_config,
@@ -27,7 +28,6 @@ from crush_trio.config.models import (
     DEMO_CHOICE,
     DEMO_CONFIG,
     DEMO_MODEL,
-    DEMO_PROVIDER,
     EnabledProvider,
     ModelSlot,
 )

@@ -105,15 +105,19 @@ def _read_all(project: Project, wanted: tuple[ContextPath, ...]) -> tuple[Contex
 
 def _by_name(directory: Path) -> Iterator[Path]:
     """Yield the files with the fixed names, whatever the case of their names on the disk."""
+    listed: dict[str, list[str]] = {}  # most names are of one directory, which may be long
     for name in CONTEXT_NAMES:
-        *parents, last = Path(name).parts
-        parent = directory.joinpath(*parents)
-        yield from (path for path in _entries(parent) if path.name.lower() == last.lower())
+        parent, _, last = name.rpartition("/")
+        if parent not in listed:
+            listed[parent] = _entries(directory / parent)
+        for entry in listed[parent]:
+            if entry.lower() == last.lower():
+                yield directory / parent / entry
 
 
-def _entries(directory: Path) -> list[Path]:
+def _entries(directory: Path) -> list[str]:
     try:
-        return sorted(directory.iterdir())
+        return sorted(os.listdir(directory))  # noqa: PTH208 - a path for each name would cost more
     except OSError:
         return []
 

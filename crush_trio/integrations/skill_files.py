@@ -12,6 +12,7 @@ Everything here reads the disk and must run in a thread.
 """
 
 import os
+import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -170,8 +171,7 @@ class _Search:
         waiting = deque([(place.path, 0)])
         while waiting:
             directory, depth = waiting.popleft()
-            real = real_path(directory)
-            if real in entered or not _is_directory(directory):
+            if not _is_directory(directory) or (real := real_path(directory)) in entered:
                 continue
             if place.confined and not real.is_relative_to(self.project.root):
                 self._tell(directory, error=_OUTSIDE)
@@ -189,8 +189,9 @@ class _Search:
 
 
 def _is_directory(path: Path) -> bool:
+    """Whether *path* leads to a directory; raises `ValueError` for one that no file can have."""
     try:
-        return path.is_dir()
+        return stat.S_ISDIR(path.stat().st_mode)
     except OSError:
         return False
 

@@ -20,7 +20,7 @@ from crush_trio.errors import CrushError
 
 if TYPE_CHECKING:
     from crush_trio.store.base import Store
-    from crush_trio.store.shared import NodeCard, SharedStore
+    from crush_trio.store.shared import DatabaseReport, NodeCard, NodeRow, SharedStore, Standing
 
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
 """The environment variable with the URL of the store."""
@@ -256,6 +256,36 @@ def open_shared_store(settings: StoreSettings, *, clock: Clock, ids: IdSource) -
     from crush_trio.store.postgres.nodes import open_postgres_nodes
 
     return lambda card, ttl: open_postgres_nodes(settings.url, card, ttl=ttl, clock=clock, ids=ids)
+
+
+async def read_cluster(settings: StoreSettings) -> "tuple[list[NodeRow], list[Standing]]":
+    """Return the nodes of a shared store and the workspaces that are run. Changes nothing.
+
+    Raises `StoreUnknown` for a store that is not `shared`.
+    """
+    _check_shared(settings)
+    from crush_trio.store.postgres import checks
+
+    return await trio.to_thread.run_sync(checks.read_cluster, settings.url)
+
+
+async def inspect_database(settings: StoreSettings) -> "DatabaseReport":
+    """Return what a server on a shared store would meet. Changes nothing.
+
+    Raises `StoreUnknown` for a store that is not `shared`, and a `StoreUnavailable` that says why the
+    database cannot be used.
+    """
+    _check_shared(settings)
+    from crush_trio.store.postgres import checks
+
+    return await trio.to_thread.run_sync(checks.inspect_database, settings.url)
+
+
+def _check_shared(settings: StoreSettings) -> None:
+    check_url(settings)
+    if not settings.shared:
+        raise StoreUnknown(f"{settings.scheme}: is not a store that several servers share")
+    check_driver(settings)
 
 
 def import_store(settings: StoreSettings) -> None:

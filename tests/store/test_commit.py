@@ -9,10 +9,12 @@ import trio
 from outcome import Error, Value
 
 from crush_trio.errors import SessionNotFound
-from crush_trio.store.changes import SessionDeleted, SessionEdited
+from crush_trio.store.changes import RunAccepted, RunMoved, SessionDeleted, SessionEdited
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import DiskFull, StoreFailed, StoreSlow
 from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.wire.ids import RunId
+from crush_trio.wire.runs import RunState, RunView
 from tests.store.stores import S, ids, session
 
 PATIENCE = 10.0
@@ -188,3 +190,16 @@ async def test_what_is_stored_can_be_read_while_another_program_holds_the_databa
                 assert ids(await store.sessions()) == ["a"]
                 assert await store.tail_after("before", 0) is None
         assert sorted(ids(await store.sessions())) == ["a", "b"]
+
+
+@pytest.mark.real_clock
+async def test_a_conversation_does_not_wait_for_what_is_posted_about_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("crush_trio.store.sqlite.store.CATCH_UP_SECONDS", 10 * PATIENCE)
+    run = RunView(id=RunId("r"), session_id=S, state=RunState.ACCEPTED)
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(session(S), RunAccepted(run=run, prompt="hello"))
+        async with held(tmp_path):
+            store.post(RunMoved(id=run.id, state=RunState.ACTIVE, at=1))
+            with trio.fail_after(PATIENCE):
+                assert (await store.conversation(S, run.id)).messages == []
+        assert (await store.run(run.id)).view.state is RunState.ACTIVE

@@ -39,7 +39,7 @@ RATIO: Final = "forwarded / direct"
 
 
 @frozen
-class _Cost:
+class Cost:
     """Seconds of processor time of the owner's node and of the other one, and how many events there were."""
 
     owner: float
@@ -81,19 +81,19 @@ async def measure(bench: Bench) -> list[Figure]:
 
 async def _round(owner: Stage, other: Place, gauge: Gauge, cell: Cell, notes: Notes) -> None:
     here = owner.served.place
-    async with _crowd(owner, here, 0) as nobody:
-        base = await _cost(owner, gauge, cell, nobody)
-    async with _crowd(owner, here, cell.clients) as crowd:
-        direct = await _cost(owner, gauge, cell, crowd)
-    async with _crowd(owner, other, cell.clients) as crowd:
-        passed = await _cost(owner, gauge, cell, crowd)
+    async with crowd_at(owner, here, 0) as nobody:
+        base = await cost_of(owner, gauge, cell, nobody)
+    async with crowd_at(owner, here, cell.clients) as crowd:
+        direct = await cost_of(owner, gauge, cell, crowd)
+    async with crowd_at(owner, other, cell.clients) as crowd:
+        passed = await cost_of(owner, gauge, cell, crowd)
     named = f"{cell.clients} clients, {cell.pace}: {{}}".format
     notes.add(named(f"{WHOLE}, {DIRECT}"), notes.own, direct.both * 1e3)
     notes.add(named(f"{WHOLE}, {RATIO}"), notes.own, passed.both / direct.both)
     if cell.pace == BURST:
         return  # a handful of events: what the crowd adds is less than the noise
 
-    def each(cost: float, turn: _Cost) -> float:
+    def each(cost: float, turn: Cost) -> float:
         return cost * 1e3 / cell.clients / turn.events
 
     shares = {
@@ -107,7 +107,7 @@ async def _round(owner: Stage, other: Place, gauge: Gauge, cell: Cell, notes: No
 
 
 @asynccontextmanager
-async def _crowd(owner: Stage, place: Place, clients: int) -> AsyncIterator[Crowd]:
+async def crowd_at(owner: Stage, place: Place, clients: int) -> AsyncIterator[Crowd]:
     """Attach clients to the node at *place* and wait until they have what they get at first."""
     targets = [events_target(owner.base, NATIVE) for _ in range(clients)]
     async with open_crowd(place, targets, NATIVE) as crowd:
@@ -115,10 +115,11 @@ async def _crowd(owner: Stage, place: Place, clients: int) -> AsyncIterator[Crow
         yield crowd
 
 
-async def _cost(owner: Stage, relay: Gauge, cell: Cell, crowd: Crowd) -> _Cost:
+async def cost_of(owner: Stage, relay: Gauge, cell: Cell, crowd: Crowd) -> Cost:
+    """Play the answer of *cell* to *crowd*; return what it cost both nodes."""
     session = await owner.warm_session()
     await trio.sleep(0.1)
     before, frames = relay.cpu(), owner.witness.reader.frames
     turn = await owner.measure_turn(session, cell.prompt, crowd)
     assert turn.cpu is not None
-    return _Cost(turn.cpu, relay.cpu() - before, owner.witness.reader.frames - frames)
+    return Cost(turn.cpu, relay.cpu() - before, owner.witness.reader.frames - frames)

@@ -14,7 +14,7 @@ once, and stays cached while a reader uses it.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
@@ -31,11 +31,13 @@ from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.events.log import EventKeeper, EventLog
 from crush_trio.store.base import Changes, MessageReads, RunReads, StoredEnding, TailEvent
 from crush_trio.store.changes import TailKept
+from crush_trio.store.commit import Commit
 from crush_trio.wire.codec import decode, wrap_change
 from crush_trio.wire.events import Envelope, EventType
 from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import FinishPart, Message, Role
+from crush_trio.wire.views import Session
 
 MAX_TAIL: Final = 10_000
 """Default number of events that a store keeps."""
@@ -104,8 +106,8 @@ class EventTail(EventKeeper):
         if text is None:
             return False
         ended = event.run.id if isinstance(event, RunChange) else None
-        if not self._gathered and self._tasks is not None:
-            self._tasks.start_soon(self._hand_over, name="events to keep")
+        if not self._gathered and self._tasks is not None and ended is None:
+            self._tasks.start_soon(self._store_gathered, name="events to keep")
         self._gathered.append(
             TailKept(
                 seq=seq,
@@ -122,6 +124,7 @@ class EventTail(EventKeeper):
             return False
         if ended is not None:
             self._ending = seq
+            self._hand_over()  # at once: readers wait for it
         return ended is not None
 
     @override
@@ -131,20 +134,30 @@ class EventTail(EventKeeper):
             self.store.post(*self._gathered)
             self._gathered.clear()
 
-    async def _hand_over(self) -> None:  # noqa: ASYNC910 - it is a task of its own
-        """Store the events collected in one step; one task for each such step.
-
-        Endings are settled in the log when their positions are stored, or after STORE_LIMIT, so that
-        a slow store does not hide endings. Positions that could not be stored are retried. Under a lease
-        only what is stored is settled, in the order of the endings.
-        """
+    async def _store_gathered(self) -> None:  # noqa: ASYNC910 - it is a task of its own
+        """Store the events collected in one step, unless its ending has taken them along."""
         if self._settled == self._ending:
             self.flush()
-            return  # noqa: ASYNC910 - there is nothing to wait for
+        elif self._gathered:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Hand the collected events to the store, and start a task that waits for them."""
+        assert self._tasks is not None
         handed, events = _Handed(self._ending), tuple(self._gathered)
         self._handing.append(handed)
         self._gathered.clear()
         commit = self.store.submit(*events)
+        self._tasks.start_soon(self._follow, handed, events, commit, name="events to keep")
+
+    async def _follow(
+        self, handed: _Handed, events: Sequence[TailKept], commit: Commit[Session | None]
+    ) -> None:
+        """Settle endings in the log when their positions are stored, or after STORE_LIMIT.
+
+        So a slow store does not hide endings. Positions that could not be stored are retried. Under a lease
+        only what is stored is settled, in the order of the endings.
+        """
         await commit.known_within(STORE_LIMIT)
         handed.done = commit.stored or not self.leased
         self._settle()

@@ -32,6 +32,7 @@ from crush_trio.events.log import EventLog
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, PartsCut, UsageAdded
+from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
@@ -123,19 +124,27 @@ class TurnRecord:
 
     async def create(self, message: Message) -> OpenMessage:
         """Store and publish a new message in progress (D1). A cancel waits for the store."""
+        new = self.begin(message)
+        await new.store()
+        return new.opened
+
+    def begin(self, message: Message) -> "NewMessage":
+        """Hand a new message in progress over to the store; `NewMessage.store` waits for it."""
         growing = GrowingMessage(message)
         view = growing.view()
         bare = MessageView(view.head, ())
-        await self.transcript.commit(
+        creation = self.transcript.store.submit(
             MessageCreated(message=view.head, run_id=self.run_id),
             *changes_between(bare, view, view.head.updated_at),
         )
+        return NewMessage(self, OpenMessage(self, growing, view), creation)
+
+    def opened(self, message: OpenMessage) -> None:
+        """Publish a new message that is stored, and start its writer."""
         self.asked = True
-        opened = OpenMessage(self, growing, view)
-        self._open[opened.id] = opened
-        self.transcript.publish(EventType.CREATED, view)
-        self.transcript.services.start_soon(opened.write, name=f"writer of {opened.id}")
-        return opened
+        self._open[message.id] = message
+        self.transcript.publish(EventType.CREATED, message.stored)
+        self.transcript.services.start_soon(message.write, name=f"writer of {message.id}")
 
     async def write(self, message: Message) -> Message:
         """Store and publish a complete message. If it cannot be stored, the ending retries."""
@@ -233,6 +242,23 @@ class TurnRecord:
         """Add the answer of a turn that was cancelled before a model was called (A21, D20)."""
         answer = closing_answer(outcome, self.session_id, MessageId(ids.new()), at)
         remainder.create(answer, self.run_id, if_there=True)
+
+
+@define(eq=False)
+class NewMessage:
+    """A message in progress on its way to the store. Made by `TurnRecord.begin`."""
+
+    _turn: TurnRecord
+    opened: OpenMessage
+    _creation: Commit[Session | None]
+    stored: trio.Event = field(factory=trio.Event, init=False)
+    """Set once the message may grow."""
+
+    async def store(self) -> None:
+        """Wait until the message is stored, and publish it. A cancel waits for the store."""
+        await self._creation.certain()
+        self._turn.opened(self.opened)
+        self.stored.set()
 
 
 def _ids(calls: Iterable[ToolCallPart]) -> set[ToolCallId]:

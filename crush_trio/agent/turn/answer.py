@@ -3,10 +3,11 @@
 There is one message per step (D13). The complete tool calls are collected, to be run afterwards.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 
 import orjson
+import trio
 from attrs import define, field
 
 from crush_trio.agent.record.message import OpenMessage
@@ -66,6 +67,10 @@ class StepAnswer:
     opened: OpenMessage
     taken: Collection[ToolCallId] = field(default=(), repr=False)
     budget: AnswerBudget = field(factory=AnswerBudget, kw_only=True)
+    stored: trio.Event | None = field(default=None, kw_only=True, repr=False)
+    """Set once the message is stored; its first part waits for that. None if it is stored."""
+    begun: Callable[[], None] = field(default=lambda: None, kw_only=True, repr=False)
+    """Called with each part, after it was added."""
     calls: list[ToolCallPart] = field(factory=list, init=False)
     """The complete calls, in the order of their completion."""
     unreadable: set[ToolCallId] = field(factory=set, init=False)
@@ -78,6 +83,8 @@ class StepAnswer:
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
         """Add one part. Text is stored at the message's pace; everything else at once."""
+        if self.stored is not None and not self.stored.is_set():
+            await self.stored.wait()
         match part:
             case TextDelta(text=text):
                 await self._end_thinking()
@@ -107,6 +114,7 @@ class StepAnswer:
             case ToolCallDelta(id=call_id, text=text):  # clients see arguments when complete
                 self._written[call_id] = self._written.get(call_id, 0) + len(text)
                 self._count(text)
+        self.begun()
         self.budget.check()
 
     async def reset(self) -> None:

@@ -1,23 +1,25 @@
 """`TurnPlan`: model, tools and system prompt of one turn. `Desk`: what all turns of a workspace share."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
+import trio
 from attrs import define, field, frozen
 
-from crush_trio.agent.record.message import OpenMessage
-from crush_trio.agent.record.transcript import Transcript, TurnRecord
+from crush_trio.agent.record.transcript import NewMessage, Transcript, TurnRecord
 from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.turn.context_window import Windows
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, RunQuestions, ToolHooks
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.secrets.known import KnownSecrets
+from crush_trio.errors import CrushError
 from crush_trio.events.log import EventLog
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.providers.call import Patience
 from crush_trio.runtime.run import Run
-from crush_trio.store.base import Changes, MessageReads, SessionReads
+from crush_trio.store.base import Changes, MessageReads, SessionReads, StoredConversation
 from crush_trio.tools.base import Tool
 from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import Message, Role
@@ -48,6 +50,13 @@ class TurnPlan:
     remind: bool = True
     interactive: bool = True
     auto_summarize: bool = True
+
+
+Opening = Callable[[StoredConversation], Callable[[], None]]
+"""Called with the conversation of the first step; must not keep a reference to it.
+
+What it returns is called once the model has begun to answer, or has failed to.
+"""
 
 
 class Planner(Protocol):
@@ -84,12 +93,10 @@ class Desk:
         """Return the record of a run's turn."""
         return self.transcript.turn(run.id, run.session_id)
 
-    async def begin_answer(
-        self, run: Run, model: ChosenModel, *, summary: bool = False
-    ) -> OpenMessage:
-        """Create the message that a model is about to write (D13)."""
+    def begin_answer(self, run: Run, model: ChosenModel, *, summary: bool = False) -> NewMessage:
+        """Begin the message that a model is about to write (D13)."""
         now = self.clock.unix()
-        return await self.turn(run).create(
+        return self.turn(run).begin(
             Message(
                 id=MessageId(self.ids.new()),
                 role=Role.ASSISTANT,
@@ -101,3 +108,16 @@ class Desk:
                 updated_at=now,
             )
         )
+
+
+@define(eq=False)
+class EarlyRead:
+    """The conversation of a run, read while other parts of its first request are prepared."""
+
+    said: StoredConversation | None = field(default=None, init=False, repr=False)
+
+    async def read(self, desk: Desk, run: Run) -> None:
+        """Read it. A read that fails is repeated where the conversation is needed, and raises there."""
+        with suppress(CrushError):
+            self.said = await desk.store.conversation(run.session_id, run.id)
+        await trio.lowlevel.checkpoint()

@@ -10,6 +10,7 @@ import logging
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from crush_trio.clock import Clock
 from crush_trio.config.context_files import ContextFile
 from crush_trio.config.live import Configuration
 from crush_trio.integrations.base import McpServers, ServerInstructions, Skills
+from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
 from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import shell_argv
@@ -71,27 +73,38 @@ class ConfiguredPlanner:
         config = self.live.current
         chosen = await self.models.choose(ModelType.LARGE, run.submission.model)
         main = run.kind is not RunKind.TASK
-        place = PromptContext(
-            directory=config.project.directory,
-            at=self.desk.clock.unix(),
-            git=await self._git_state(),
-        )
-        context = await config.context_files() if main else ()
-        skills = await self._skills() if main else ()
         servers = await self._servers(run) if main else ()
+        found = _Found()
+        async with (
+            open_hidden_nursery() as threads
+        ):  # each waits for the disk, so they wait together
+            threads.start_soon(self._find_git, found)
+            if main:
+                threads.start_soon(self._find_context, found)
+                await self.skills.refresh()
         return TurnPlan(
             model=chosen,
             tools=lambda: self._tools(run),
-            system=system_prompt(MAIN_ROLE if main else TASK_ROLE, place, context, skills, servers),
+            system=system_prompt(
+                MAIN_ROLE if main else TASK_ROLE,
+                PromptContext(
+                    directory=config.project.directory, at=self.desk.clock.unix(), git=found.git
+                ),
+                found.context,
+                self._skills() if main else (),
+                servers,
+            ),
             remind=main,
             interactive=main and run.submission.interactive,
             auto_summarize=not config.config.options.disable_auto_summarize,
         )
 
-    async def _skills(self) -> tuple[SkillInfo, ...]:
-        """Return the current skills that the system prompt mentions."""
-        await self.skills.refresh()
+    def _skills(self) -> tuple[SkillInfo, ...]:
+        """Return the skills that the system prompt mentions."""
         return tuple(each.info for each in self.skills.for_agents() if each.advertised)
+
+    async def _find_context(self, found: "_Found") -> None:
+        found.context = await self.live.current.context_files()
 
     async def _servers(self, run: Run) -> tuple[ServerInstructions, ...]:
         """Return the MCP servers' instructions; non-interactive runs wait for all to start (A8).
@@ -105,13 +118,16 @@ class ConfiguredPlanner:
                     run.accepted.add_notice(FAILED.format(name=name, error=server.error))
         return self.mcp.instructions()  # noqa: ASYNC910  # other parts of `plan` have checkpoints
 
-    async def _git_state(self) -> str:
+    async def _find_git(self, found: "_Found") -> None:
         config = self.live.current
-        if not (config.project.root / ".git").exists():
-            return ""  # noqa: ASYNC910  # other parts of `plan` have checkpoints
-        return await git_state(
-            config.project.directory, config.command_environment(), self.desk.clock, self.sandbox
-        )
+        if (config.project.root / ".git").exists():
+            found.git = await git_state(
+                config.project.directory,
+                config.command_environment(),
+                self.desk.clock,
+                self.sandbox,
+            )
+        await trio.lowlevel.checkpoint()
 
     def _tools(self, run: Run) -> Tools:
         """Return the tools that *run* may use now: those of the workspace that are not disabled."""
@@ -122,6 +138,14 @@ class ConfiguredPlanner:
         if not run.submission.interactive:
             disabled |= INTERACTIVE_TOOLS
         return {name: tool for name, tool in found.items() if name not in disabled}
+
+
+@define(eq=False)
+class _Found:
+    """What the disk says for a plan."""
+
+    git: str = ""
+    context: tuple[ContextFile, ...] = ()
 
 
 _SKILLS = """\
@@ -158,13 +182,18 @@ def system_prompt(
 
     Providers cache a prompt from its beginning, so the constant part comes before the changing part.
     """
-    text = files("crush_trio.agent.turn").joinpath(f"{role}.md").read_text(encoding="utf-8").strip()
     changing = [_environment(place), *map(_quoted, context)]
     if skills:
         changing.append("\n".join([_SKILLS, "", *map(_skill, skills)]))
     if servers:
         changing.append("\n\n".join([_SERVERS, *map(_server, servers)]))
-    return (text, "\n\n".join(changing))
+    return (_instructions(role), "\n\n".join(changing))
+
+
+@cache
+def _instructions(role: str) -> str:
+    """Return the constant instructions of a role; they are part of the program."""
+    return files("crush_trio.agent.turn").joinpath(f"{role}.md").read_text(encoding="utf-8").strip()
 
 
 def _environment(place: PromptContext) -> str:

@@ -27,18 +27,18 @@ from crush_trio.agent.turn.answer import AnswerBudget, StepAnswer
 from crush_trio.agent.turn.context_window import Growth, fitted, is_crowded, size_of, with_room
 from crush_trio.agent.turn.model import nearly_full, step_usage
 from crush_trio.agent.turn.model_call import call_model
-from crush_trio.agent.turn.plan import Desk, Tools, TurnPlan
+from crush_trio.agent.turn.plan import Desk, EarlyRead, Opening, Tools, TurnPlan
 from crush_trio.agent.turn.prompt import ModelAbilities, affinity, build_prompt, tool_call_ids
 from crush_trio.agent.turn.prompt_hooks import hooks_section, prompt_context, reason_to_go_on
 from crush_trio.agent.turn.summary import CONTINUE, Summarizer
 from crush_trio.agent.turn.tool_calls import ToolRunner
 from crush_trio.errors import AnswerTooLong
 from crush_trio.events.facts import finished_notice
+from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
 from crush_trio.providers.errors import ProviderContextFull, ProviderError
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
-from crush_trio.store.base import StoredConversation
 from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.codec import unstructure
@@ -56,14 +56,6 @@ LENGTH: Final = "Cut off: the answer reached {limit}; raise max_tokens of the mo
 FILTERED: Final = "Cut off: the provider's content filter ended the answer"
 EMPTY: Final = "The model ended its turn without an answer"
 REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
-
-
-ShowConversation = Callable[[StoredConversation], None]
-"""Called with the conversation at the beginning of a step; must not keep a reference to it."""
-
-
-def _show_nothing(_said: StoredConversation) -> None:
-    """Ignore the conversation."""
 
 
 @frozen(kw_only=True)
@@ -111,8 +103,8 @@ class Steps:
     run: Run
     plan: TurnPlan
     desk: Desk
-    opening: ShowConversation = _show_nothing
-    """Called with the conversation at the beginning of the first step."""
+    opening: Opening | None = None
+    early: EarlyRead = field(factory=EarlyRead, repr=False)
     hooks_said: list[str] = field(factory=list, repr=False)
     """What hooks have told the model so far."""
     _continued: int = field(default=0, init=False)
@@ -123,6 +115,8 @@ class Steps:
     _fit: int = field(default=0, init=False)
     """The tokens that requests of this turn may have; 0 for no limit of ours."""
     _growth: Growth = field(factory=Growth, init=False)
+    _when_answered: Callable[[], None] | None = field(default=None, init=False, repr=False)
+    """Called once, when the model has begun to answer."""
     _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
 
@@ -145,11 +139,21 @@ class Steps:
 
     async def play(self) -> Completion:
         """Run steps until the model has answered the run's prompt."""
-        show = self.opening
+        try:
+            return await self._play()
+        finally:
+            self._answering()
+
+    def _answering(self) -> None:
+        """Note that the model has begun to answer, or never will."""
+        call, self._when_answered = self._when_answered, None
+        if call is not None:
+            call()
+
+    async def _play(self) -> Completion:
         while True:
             tools = self.plan.tools()
-            request = await self._request(tools, show)
-            show = _show_nothing
+            request = await self._request(tools)
             try:
                 self._check_size(request)
                 with self.desk.spans.step(self.run):
@@ -253,14 +257,23 @@ class Steps:
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
     async def _step(self, request: ModelRequest, tools: Tools) -> Step:
+        new = self.desk.begin_answer(self.run, self.plan.model)
         answer = StepAnswer(
-            await self.desk.begin_answer(self.run, self.plan.model),
+            new.opened,
             tool_call_ids(request.messages),
             budget=AnswerBudget(self.desk.sizes.answer),
+            stored=new.stored,
+            begun=self._answering,
         )
-        self.run.partial = answer.said
+
+        async def store_message() -> None:
+            await new.store()
+            self.run.partial = answer.said
+
         try:
-            ending = await call_model(self.run, self.plan, self.desk, request, answer)
+            async with open_hidden_nursery() as beside:  # the model is asked while this is stored
+                beside.start_soon(store_message)
+                ending = await call_model(self.run, self.plan, self.desk, request, answer)
         except ProviderContextFull:
             self._turn.discard(answer.opened)
             raise
@@ -276,17 +289,21 @@ class Steps:
         )
         return self._judge(answer, ending, results, used)
 
-    async def _request(self, tools: Tools, show: ShowConversation) -> ModelRequest:
+    async def _request(self, tools: Tools) -> ModelRequest:
         """Fold queued prompts, and return the model request for the conversation.
 
         The stored messages are released when this returns: the answer may take minutes, and a long
         conversation would be in memory twice for that time.
         """
-        for folded in await self.run.fold():
+        prompts = await self.run.fold()
+        for folded in prompts:
             note("fold", prompt=folded.prompt, attachments=unstructure(folded.attachments))
             self.hooks_said.append(await prompt_context(self.desk, self.run, folded.prompt))
-        said = await self.desk.store.conversation(self.run.session_id, self.run.id)
-        show(said)
+        said, self.early.said = self.early.said, None
+        if said is None or prompts:
+            said = await self.desk.store.conversation(self.run.session_id, self.run.id)
+        if self.opening is not None:
+            self._when_answered, self.opening = self.opening(said), None
         model = self.plan.model
         can = ModelAbilities(
             images=model.model.supports_attachments, media_results=model.media_results

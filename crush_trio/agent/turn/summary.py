@@ -66,8 +66,10 @@ class Summarizer:
             return Completion()
         request = self._request(said.session, said.messages)
         del said  # the request has all of it; see `Steps`
+        new = self.desk.begin_answer(self.run, self.plan.model, summary=True)
+        await new.store()
         answer = StepAnswer(
-            await self.desk.begin_answer(self.run, self.plan.model, summary=True),
+            new.opened,
             budget=AnswerBudget(self.desk.sizes.answer),
         )
         try:

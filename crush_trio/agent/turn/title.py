@@ -1,4 +1,4 @@
-"""`Titles`: makes the title of a session while its first run goes on.
+"""`Titles`: makes the title of a session while its first run goes on, from the first word of its answer on.
 
 It is a service task of the workspace: the run does not wait for it, and a cancel of the run does not
 cancel it. It has a deadline, ends with the workspace, and changes only the title and the totals of its
@@ -7,6 +7,7 @@ session (D24 to D26, L35).
 
 import logging
 import re
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 DEADLINE: Final = 60.0
 """Seconds that a title may take; after that the session stays untitled."""
 
+HEAD_START: Final = 0.5
+"""Seconds that a title waits for the first word of the run's answer; some models think for long."""
+
 OUTPUT_TOKENS: Final = 40
 WIDTH: Final = 50
 UNTITLED: Final = "Untitled Session"
@@ -67,14 +71,21 @@ class Titles:
     models: ModelSource = field(repr=False)
     deadline: float = DEADLINE
 
-    def begin(self, run: Run, said: StoredConversation) -> None:
-        """Start making a title if *run* has the first prompt of a session without a title."""
-        if run.prompt and said.session.title in PLACEHOLDERS and is_first_prompt(said, run):
-            run.host.services.start_soon(self._give, run, name="title")
+    def begin(self, run: Run, said: StoredConversation) -> Callable[[], None]:
+        """Make a title beside *run*, if that has the first prompt of a session without one.
 
-    async def _give(self, run: Run) -> None:
+        The title's request must not be in the way of the run's: what is returned is to be called once
+        the model answers, and the title waits for that, but not for long.
+        """
+        answering = trio.Event()
+        if run.prompt and said.session.title in PLACEHOLDERS and is_first_prompt(said, run):
+            run.host.services.start_soon(self._give, run, answering, name="title")
+        return answering.set
+
+    async def _give(self, run: Run, answering: trio.Event) -> None:
         """Make a title and store it, unless the session was deleted or renamed meanwhile."""
-        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(HEAD_START):
+            await answering.wait()
         session_id = run.session_id
         try:
             await self.desk.transcript.commit(*await self._changes(session_id, run.prompt))

@@ -8,6 +8,7 @@ name says so. Variables that a shell cannot do without are kept whatever they co
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Final
 
 from attrs import frozen
@@ -37,6 +38,7 @@ _NEEDED: Final = frozenset(
 """Variables that are kept even if a known secret occurs in their value."""
 
 
+@lru_cache(maxsize=1024)  # asked for the whole environment before every step of a run
 def is_secret_variable(name: str) -> bool:
     """Whether a variable of this name is kept from commands."""
     upper = name.upper()
@@ -45,6 +47,7 @@ def is_secret_variable(name: str) -> bool:
     return _SECRET_VARIABLE.fullmatch(upper) is not None or is_secret_name(name)
 
 
+@lru_cache(maxsize=1024)
 def has_password(name: str, value: str) -> bool:
     """Whether the value of a variable contains a private key, or a password in a URL or connection string."""
     if url_passwords(value) or _PRIVATE_KEY.search(value):

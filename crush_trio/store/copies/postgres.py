@@ -4,7 +4,7 @@ One transaction reads or writes the whole workspace. It locks the row of the lea
 begin to use the workspace meanwhile; a backup reads one moment and locks nothing.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Final
 
@@ -21,7 +21,7 @@ from crush_trio.store.copies.rows import (
     Rows,
     WorkspaceInTheWay,
 )
-from crush_trio.store.copies.tables import STARTS, Table, workspace_tables
+from crush_trio.store.copies.tables import FIRST, STARTS, Table, workspace_tables
 from crush_trio.store.errors import StoreLocked, StoreUnsuitable
 from crush_trio.store.migrations import missing
 from crush_trio.store.postgres.connection import WRITE_SECONDS, Connection, connect, suitable
@@ -74,30 +74,24 @@ class PostgresRows(Rows):
     @override
     def write(self, table: Table, rows: Iterable[Row]) -> None:
         statement = f"COPY {table.name} (workspace, {', '.join(table.columns)}) FROM STDIN"
-        with self._writing(table), self._connection.cursor() as cursor:
-            with cursor.copy(statement.encode()) as copy:
-                for row in rows:
-                    copy.write_row((self._workspace, *row))
+        try:
+            with translated(self._place), self._connection.cursor() as cursor:
+                with cursor.copy(statement.encode()) as copy:
+                    for row in rows:
+                        copy.write_row((self._workspace, *row))
+        except psycopg.Error as exc:
+            raise self._refused(table.name, exc) from exc
 
-    @override
-    def write_again(self, table: Table, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        setting = ", ".join(f"{name} = %s" for name in columns)
-        condition = " AND ".join(f"{name} = %s" for name in table.key)
-        places = [table.columns.index(name) for name in (*columns, *table.key)]
-        statement = f"UPDATE {table.name} SET {setting} WHERE {condition} AND workspace = %s"
-        with self._writing(table):
-            for row in rows:
-                values = [row[place] for place in places]
-                self._connection.execute(statement.encode(), (*values, self._workspace))
-
-    @contextmanager
-    def _writing(self, table: Table) -> Iterator[None]:
+    def check_references(self) -> None:
+        """Raise `RowRefused` if a row refers to one that is not there."""
         try:
             with translated(self._place):
-                yield
+                self._connection.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as exc:
-            text = " ".join(str(exc).split())
-            raise RowRefused(f"{table.name} in {self.label} ({text})") from exc
+            raise self._refused(FIRST, exc) from exc
+
+    def _refused(self, table: str, exc: psycopg.Error) -> RowRefused:
+        return RowRefused(f"{table} in {self.label} ({' '.join(str(exc).split())})")
 
 
 @frozen
@@ -148,11 +142,13 @@ class PostgresWorkspace(End):
                 rows = self._rows(connection, number)
                 self._check_empty(rows)
                 connection.execute(_FENCE, {"w": number})
+                connection.execute(b"SET CONSTRAINTS ALL DEFERRED")
                 for table in STARTS:
                     connection.execute(
                         f"DELETE FROM {table} WHERE workspace = %(w)s".encode(), {"w": number}
                     )
             yield rows
+            rows.check_references()
             with translated(self._place):
                 connection.execute(b"COMMIT")
 

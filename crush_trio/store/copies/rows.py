@@ -4,7 +4,7 @@ Each kind of store has a module beside this one with its `Rows`: what is read fr
 Values are those of SQLite: a boolean is 0 or 1. Rows are streamed, so only a few are in memory at a time.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from itertools import zip_longest
 from typing import Final, Protocol, TypeAlias
@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 from attrs import define, frozen
 
 from crush_trio.errors import CrushError
-from crush_trio.store.copies.tables import KEPT_BY_TRIGGERS, Table, workspace_tables
+from crush_trio.store.copies.tables import Table, workspace_tables
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -67,10 +67,6 @@ class Rows(Protocol):
         """Add rows to a table. Raises `RowRefused`."""
         ...
 
-    def write_again(self, table: Table, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Set some columns of rows that are there to what *rows* have."""
-        ...
-
 
 class End(Protocol):
     """A place from which a workspace is copied, or into which. Its blocks run in one thread."""
@@ -123,10 +119,6 @@ def copy_workspace(source: End, target: End, note: Note) -> CopiedRows:
         for table in tables:
             with closing(found.read(table)) as rows:
                 copy.write(table, progress.through(rows))
-        for table in tables:
-            if columns := KEPT_BY_TRIGGERS.get(table.name):
-                with closing(found.read(table)) as rows:
-                    copy.write_again(table, columns, rows)
         return _counted({table.name: _compare(table, found, copy, progress) for table in tables})
 
 

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -55,21 +55,8 @@ class SqliteRows(Rows):
 
     @override
     def write(self, table: Table, rows: Iterable[Row]) -> None:
-        columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
-        self._write(f"INSERT INTO {table.name} ({columns}) VALUES ({places})", table, rows)
-
-    @override
-    def write_again(self, table: Table, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        setting = ", ".join(f"{name} = ?" for name in columns)
-        condition = " AND ".join(f"{name} = ?" for name in table.key)
-        places = [table.columns.index(name) for name in (*columns, *table.key)]
-        self._write(
-            f"UPDATE {table.name} SET {setting} WHERE {condition}",
-            table,
-            (tuple(row[place] for place in places) for row in rows),
-        )
-
-    def _write(self, statement: str, table: Table, rows: Iterable[Row]) -> None:
+        places = ", ".join("?" * len(table.columns))
+        statement = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
         try:
             with translated(self._path):
                 self._connection.executemany(statement, rows)

@@ -16,8 +16,8 @@ from crush_trio.store.sqlite.migrations import known_migrations, migrate
 STARTS: Final = frozenset({"boots", "event_tail"})
 """Tables that also have rows if a workspace was opened and nothing was done in it."""
 
-KEPT_BY_TRIGGERS: Final = {"sessions": ("message_count", "last_seq", "updated_at")}
-"""Columns that change when rows are added to other tables."""
+FIRST: Final = "messages"
+"""The table whose rows are added before those that they refer to, because a trigger would change these."""
 
 
 @frozen
@@ -33,12 +33,13 @@ class Table:
 
 @cache
 def workspace_tables() -> tuple[Table, ...]:
-    """Return every table of a workspace, each after those that its rows refer to."""
+    """Return every table of a workspace: `FIRST`, and the others each after those that its rows refer to."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
         migrate(empty, Path(":memory:"), known_migrations())
         names = empty.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid")
         waiting = [_read(empty, name) for (name,) in names.fetchall()]
-    ordered: list[Table] = []
+    ordered = [table for table in waiting if table.name == FIRST]
+    waiting = [table for table in waiting if table.name != FIRST]
     while waiting:
         known = {table.name for table in ordered}
         ready = [table for table in waiting if table.parents <= known]

@@ -64,11 +64,12 @@ _LEAVE: Final = b"""
     WHERE id = %(id)s AND boot = %(boot)s
 """
 
-_NODES: Final = f"""
+NODES: Final = f"""
     SELECT {_CARD}, {_LEFT.format("expires_at")},
         extract(epoch FROM clock_timestamp() - seen_at)::float8, draining
     FROM nodes ORDER BY id
 """.encode()
+"""Selects the nodes, also those that are gone for not too long."""
 
 _STANDING: Final = f"""
     SELECT w.number, w.id, w.site, w.path, w.terms, w.wanted, l.epoch, l.node_id, l.holder,
@@ -78,7 +79,8 @@ _STANDING: Final = f"""
         LEFT JOIN nodes AS n ON n.boot = l.node_id
 """
 
-_HELD: Final = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
+HELD: Final = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
+"""Selects the workspaces that somebody runs."""
 
 _NOTE: Final = b"""
     UPDATE workspaces SET terms = %(terms)s, wanted = true
@@ -112,11 +114,11 @@ class PostgresNodes(SharedStore):
             connection.execute(_FORGET.encode())
             values = {name: getattr(self.card, name) for name in _CARD.split(", ")}
             entered = connection.execute(_ENTER, {**values, "ttl": self.ttl}).rowcount
-            rows = connection.execute(_NODES).fetchall()
+            rows = connection.execute(NODES).fetchall()
             connection.execute(b"COMMIT")
             if entered:
                 return None
-            return next(_node_row(row) for row in rows if row[0] == self.card.id)
+            return next(read_node(row) for row in rows if row[0] == self.card.id)
 
         return await self._database.keeper.call(work)
 
@@ -131,9 +133,9 @@ class PostgresNodes(SharedStore):
     @override
     async def nodes(self) -> list[NodeRow]:
         rows = await self._database.readers.call(
-            lambda c: c.execute(_NODES).fetchall(), within=LEASE_LIMIT
+            lambda c: c.execute(NODES).fetchall(), within=LEASE_LIMIT
         )
-        return [_node_row(row) for row in rows]
+        return [read_node(row) for row in rows]
 
     @override
     async def beat(self, leases: Sequence[Lease], watched: Collection[int]) -> Beat | None:
@@ -148,7 +150,7 @@ class PostgresNodes(SharedStore):
             connection.execute(b"COMMIT")
             if not present:
                 return None
-            standings = map(_standing, found)
+            standings = map(read_standing, found)
             return Beat(own=frozenset(own), watched={each.number: each for each in standings})
 
         return await self._database.keeper.call(work)
@@ -162,9 +164,9 @@ class PostgresNodes(SharedStore):
     @override
     async def standings(self) -> list[Standing]:
         rows = await self._database.readers.call(
-            lambda c: c.execute(_HELD).fetchall(), within=LEASE_LIMIT
+            lambda c: c.execute(HELD).fetchall(), within=LEASE_LIMIT
         )
-        return [_standing(row) for row in rows]
+        return [read_standing(row) for row in rows]
 
     @override
     async def find(self, workspace_id: WorkspaceId) -> Standing | None:
@@ -172,7 +174,7 @@ class PostgresNodes(SharedStore):
         rows = await self._database.readers.call(
             lambda c: c.execute(query, {"id": workspace_id}).fetchall(), within=LEASE_LIMIT
         )
-        return _standing(rows[0]) if rows else None
+        return read_standing(rows[0]) if rows else None
 
     @override
     async def register(self, path: str, at: int) -> Standing:
@@ -245,19 +247,21 @@ def _standing_of(connection: Connection, number: int) -> Standing:
     query = f"{_STANDING} WHERE w.number = %(w)s".encode()
     row = connection.execute(query, {"w": number}).fetchone()
     assert row is not None, "a workspace keeps its row"
-    return _standing(row)
+    return read_standing(row)
 
 
 def _card(values: Sequence[Any]) -> NodeCard:
     return NodeCard(**dict(zip(_CARD.split(", "), values, strict=True)))
 
 
-def _node_row(row: Sequence[Any]) -> NodeRow:
+def read_node(row: Sequence[Any]) -> NodeRow:
+    """Return a row of `NODES`."""
     *card, seconds, seen_seconds, draining = row
     return NodeRow(card=_card(card), seconds=seconds, seen_seconds=seen_seconds, draining=draining)
 
 
-def _standing(row: Sequence[Any]) -> Standing:
+def read_standing(row: Sequence[Any]) -> Standing:
+    """Return a row of `HELD`."""
     number, identity, site, path, terms, wanted, epoch, boot, holder, holds, seconds, *card = row
     node = None if card[0] is None else _card(card)
     told = describe(holder) if node is None else node.describe()

@@ -29,7 +29,7 @@ from crush_trio.store.base import (
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change, TailKept, absolute, cleaned
+from crush_trio.store.changes import Change, RunMoved, TailKept, absolute, cleaned
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.health import Health
@@ -77,6 +77,8 @@ class PostgresStore(Store):
     _abandoned: bool = field(default=False, init=False)
     _unwatched: int = field(default=0, init=False)
     """The number of the newest work that reads must see and that no task waits for."""
+    _unwatched_messages: int = field(default=0, init=False)
+    """The same for reads of messages, which do not depend on the states of runs."""
 
     @property
     def lease(self) -> Lease:
@@ -126,6 +128,8 @@ class PostgresStore(Store):
         _, number = self._hand_over(partial(_applied, changes, None), awaited=False)
         if not all(isinstance(change, TailKept) for change in changes):
             self._unwatched = max(self._unwatched, number)
+        if not all(isinstance(change, TailKept | RunMoved) for change in changes):
+            self._unwatched_messages = max(self._unwatched_messages, number)
 
     @override
     def abandon(self) -> None:
@@ -160,6 +164,7 @@ class PostgresStore(Store):
             return await request.wait()
         except trio.Cancelled:
             self._unwatched = max(self._unwatched, number)
+            self._unwatched_messages = self._unwatched
             raise
 
     async def flush(self) -> None:  # noqa: ASYNC910  # a refusal was waited for too
@@ -175,6 +180,9 @@ class PostgresStore(Store):
         """Run *work* on a read connection, after all work that was handed over before."""
         if self._unwatched > self.database.writer.answered:
             await self._catch_up()
+        return await self._read_now(work)
+
+    async def _read_now(self, work: ReadWork[T]) -> T:
         return await self.database.readers.read(self.workspace.number, work, self.health)
 
     async def _read_in_turn(self, work: ReadWork[T]) -> T:
@@ -233,7 +241,9 @@ class PostgresStore(Store):
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
     ) -> StoredConversation:
-        return await self._read(lambda t: _conversation(t, session_id, run_id))
+        if self._unwatched_messages > self.database.writer.answered:
+            await self._catch_up()
+        return await self._read_now(lambda t: _conversation(t, session_id, run_id))
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:

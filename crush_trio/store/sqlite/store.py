@@ -34,7 +34,7 @@ from crush_trio.store.base import (
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change, TailKept, absolute, cleaned
+from crush_trio.store.changes import Change, RunMoved, TailKept, absolute, cleaned
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.overview import SEARCH_SECONDS, FoundText, SessionOverview
@@ -71,6 +71,8 @@ class SqliteStore(Store):
     _database: Database
     _unwatched: int = field(default=0, init=False)
     """The number of the newest work that reads must see and that no task waits for."""
+    _unwatched_messages: int = field(default=0, init=False)
+    """The same for reads of messages, which do not depend on the states of runs."""
 
     @property
     def path(self) -> Path:
@@ -116,6 +118,8 @@ class SqliteStore(Store):
         number = self._database.post(self._applying(changes, None))
         if not all(isinstance(change, TailKept) for change in changes):
             self._unwatched = number
+        if not all(isinstance(change, TailKept | RunMoved) for change in changes):
+            self._unwatched_messages = number
 
     @override
     def abandon(self) -> None:
@@ -143,6 +147,7 @@ class SqliteStore(Store):
             return await request.wait()
         except trio.Cancelled:
             self._unwatched = max(self._unwatched, request.number)
+            self._unwatched_messages = self._unwatched
             raise
 
     async def _read(self, work: Work[T]) -> T:
@@ -211,7 +216,9 @@ class SqliteStore(Store):
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
     ) -> StoredConversation:
-        return await self._read(lambda c: _conversation(c, session_id, run_id))
+        if self._unwatched_messages > self._database.answered:
+            await self._catch_up()
+        return await self._database.read(lambda c: _conversation(c, session_id, run_id))
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:

@@ -2,8 +2,10 @@
 
 import pytest
 import trio
+import trio.testing
 
 from crush_trio.agent.turn.title import (
+    HEAD_START,
     INSTRUCTIONS,
     OUTPUT_TOKENS,
     UNTITLED,
@@ -51,6 +53,31 @@ async def test_the_first_prompt_gives_the_session_its_title():
     [request] = filter(is_title, model.requests)
     assert request.max_tokens == OUTPUT_TOKENS
     assert request.tools == ()
+
+
+@pytest.mark.item("D24")
+async def test_a_title_is_asked_for_once_the_model_answers():
+    speaking = Gate()
+    model = answering([Say("Kept")], answer=(Pause(speaking), Say("a"), Sleep(60.0)))
+    async with open_test_agent(model, titles=True) as bench:
+        bench.accept("first")
+        await speaking.reached()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(map(is_title, model.requests))
+        speaking.open()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [*map(is_title, model.requests)] == [False, True]
+
+
+@pytest.mark.item("D24")
+async def test_a_title_does_not_wait_long_for_a_model_that_thinks():
+    model = answering([Say("Kept")], answer=(Sleep(60.0), Say("a")))
+    async with open_test_agent(model, titles=True) as bench:
+        bench.accept("first")
+        await trio.sleep(HEAD_START / 2)
+        assert not any(map(is_title, model.requests))
+        await trio.sleep(HEAD_START)
+        assert [*map(is_title, model.requests)] == [False, True]
 
 
 @pytest.mark.item("D24")

@@ -115,7 +115,16 @@ class TestNode:
 
 @asynccontextmanager
 async def open_node_server(
-    url, folder, *, turns=None, token=TOKEN, site=SITE, port=None, ttl=TTL, advertised=True
+    url,
+    folder,
+    *,
+    turns=None,
+    token=TOKEN,
+    site=SITE,
+    port=None,
+    ttl=TTL,
+    tokens=None,
+    advertised=True,
 ):
     """Run a node on the database at *url*; yield it when it answers."""
     port = port or free_port()
@@ -123,7 +132,7 @@ async def open_node_server(
     store = StoreSettings(f"{url}{sep}application_name=node-{port}", site)
     address = f"tcp://127.0.0.1:{port}"
     settings = ServerSettings(
-        guard=GuardSettings(token=token),
+        guard=GuardSettings(token=token, token_file=tokens),
         environment={"HOME": str(folder)},
         store=store,
         cluster=ClusterSettings.of(address if advertised else "", ttl),

@@ -23,7 +23,7 @@ from crush_trio.store.copies.rows import (
     count_workspace,
 )
 from crush_trio.store.copies.sqlite import BackupFile, DataDirectory
-from crush_trio.store.copies.tables import KEPT_BY_TRIGGERS, workspace_tables
+from crush_trio.store.copies.tables import FIRST, workspace_tables
 from crush_trio.store.errors import (
     LeaseLost,
     StoreCorrupt,
@@ -167,10 +167,22 @@ def test_the_order_of_the_rows_has_no_ties_in_either_database(data):
             assert {"workspace", *table.key} in [set(columns) for (columns,) in unique]
 
 
-def test_what_triggers_change_is_a_column(data):
-    tables = {table.name: table for table in workspace_tables()}
-    for name, columns in KEPT_BY_TRIGGERS.items():
-        assert set(columns) <= set(tables[name].columns)
+def test_a_table_comes_after_those_that_its_rows_refer_to_but_for_the_first(data):
+    names = [table.name for table in workspace_tables()]
+    assert names[0] == FIRST
+    for place, table in enumerate(workspace_tables()):
+        assert place == 0 or table.parents <= set(names[:place])
+
+
+def test_a_message_without_its_session_is_refused(tmp_path):
+    path = write_file(tmp_path / "data", {"sessions": [SESSION], "messages": [MESSAGE]})
+    with closing(sqlite3.connect(path)) as file:  # without foreign keys, as other programs write
+        file.execute("DELETE FROM sessions")
+        file.commit()
+    for target in targets(tmp_path):
+        with pytest.raises(RowRefused, match="messages in "):
+            copied(DataDirectory(tmp_path / "data"), target)
+        assert count_workspace(DataDirectory(tmp_path / "data"), target, ignore).messages == 1
 
 
 # ── There and back ──────────────────────────────────────────────────────────────────────────────
@@ -569,9 +581,6 @@ class ForgetfulRows:
 
     def write(self, table, rows):
         self.rows.write(table, rows)
-
-    def write_again(self, table, columns, rows):
-        self.rows.write_again(table, columns, rows)
 
     def read(self, table):
         for row in self.rows.read(table):

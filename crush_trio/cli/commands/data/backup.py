@@ -7,10 +7,11 @@ from typing import Final
 import click
 import trio
 
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.exits import FileInTheWay, NoData
 from crush_trio.cli.options import Invocation, debug_option, host_option, pass_invocation, write
 from crush_trio.cli.report.reporter import count
-from crush_trio.cli.server_link import configuration_of, open_link
+from crush_trio.cli.server_link import open_link
 from crush_trio.store.copies.backup import CopyReport, StoredPlace, back_up
 from crush_trio.store.copies.backup import restore as restore_copy
 from crush_trio.store.open import StoreSettings, has_data

@@ -16,6 +16,9 @@ from crush_trio.store.base import StoredEnding, TailEvent
 from crush_trio.store.changes import BootClosed, TailKept, first_page
 from crush_trio.store.sqlite.statements import runs
 
+TRIM_SHARE: Final = 100
+"""The events are trimmed after a hundredth of those that are kept, because readers wait for each write."""
+
 _END: Final = 2**62
 """A seq after all others."""
 
@@ -51,10 +54,11 @@ def keep(connection: sqlite3.Connection, events: Sequence[TailKept], boot_id: st
         "UPDATE runs SET ending_boot = ?, ending_seq = ? WHERE id = ?",
         [(boot_id, event.seq, event.ended) for event in events if event.ended is not None],
     )
-    connection.execute(
-        "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
-        (events[-1].keep,),
-    )
+    kept = events[-1].keep
+    if any(event.seq % max(1, kept // TRIM_SHARE) == 0 for event in events):
+        connection.execute(
+            "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?", (kept,)
+        )
 
 
 def close(connection: sqlite3.Connection, change: BootClosed, boot_id: str) -> None:
