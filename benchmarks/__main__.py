@@ -40,9 +40,11 @@ from benchmarks.workloads import (
     start,
     turn,
 )
+from benchmarks.workloads.cluster import acceptance, forwarding, takeover, throughput
 
 WORKLOADS: Final[Sequence[ModuleType]] = (
     *(start, accept, turn, sessions, lag, cancel, polling),
+    *(acceptance, forwarding, throughput, takeover),
     *(memory, scaling, age, stalled, paced, fanout),
 )
 """In the order in which they run: the one that uses all remaining time is the last."""

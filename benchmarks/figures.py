@@ -16,6 +16,7 @@ MS: Final = "ms"
 BYTES: Final = "bytes"
 TIMES: Final = "times"
 COUNT: Final = "count"
+RATE: Final = "per second"
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -30,11 +31,22 @@ class Promise:
 
     limit: float
     of_ratio: bool = False
+    least: bool = False
+    """Whether the limit is the lowest and not the highest value."""
+
+    def kept_by(self, value: float) -> bool:
+        """Whether *value* is within the limit."""
+        return value >= self.limit if self.least else value <= self.limit
 
 
 def at_most(limit: float) -> Promise:
     """Promise that a value is no more than *limit*, in the unit of its figure."""
     return Promise(limit=limit)
+
+
+def at_least(limit: float) -> Promise:
+    """Promise that a value is no less than *limit*, in the unit of its figure."""
+    return Promise(limit=limit, least=True)
 
 
 def ratio_at_most(limit: float) -> Promise:
@@ -91,7 +103,7 @@ class Figure:
         """Whether the promise is kept; None if there is none, or no baseline."""
         if self.promise is None or self.promised is None:
             return None
-        return self.promised <= self.promise.limit
+        return self.promise.kept_by(self.promised)
 
 
 def _ratios(values: Sequence[float], to: Sequence[float]) -> tuple[float, ...]:

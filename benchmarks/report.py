@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import asdict, frozen
 
-from benchmarks.figures import COUNT, MS, TIMES, Figure
+from benchmarks.figures import COUNT, MS, RATE, TIMES, Figure
 from benchmarks.machine import Machine
 
 BEGIN: Final = "<!-- figures: begin -->"
@@ -53,6 +53,8 @@ def number(value: float, unit: str) -> str:
     """Return *value* as text, with three digits and a suitable unit."""
     if unit == COUNT:
         return f"{value:g}"
+    if unit == RATE:
+        return f"{value:.3g}/s"
     if unit == TIMES:
         return f"{value:.2f}"
     if unit == MS:
@@ -81,7 +83,7 @@ def promise(figure: Figure) -> str:
     limit = figure.promise.limit
     if figure.promise.of_ratio:
         return f"ratio ≤ {limit:.2g}"
-    return f"≤ {number(limit, figure.unit)}"
+    return f"{'≥' if figure.promise.least else '≤'} {number(limit, figure.unit)}"
 
 
 def cells(figure: Figure, *, other: bool = False) -> tuple[str, ...]:
@@ -197,6 +199,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "ratio": figure.ratio,
                 "limit": None if figure.promise is None else figure.promise.limit,
                 "limit_is_of_ratio": figure.promise is not None and figure.promise.of_ratio,
+                "limit_is_lowest": figure.promise is not None and figure.promise.least,
                 "met": figure.met,
             }
             for figure in report.figures

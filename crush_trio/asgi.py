@@ -28,17 +28,16 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app, refuse
-from crush_trio.server.hosting.opening import open_hosting
-from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
-from crush_trio.server.logging import keep_logs
-from crush_trio.server.run import (
+from crush_trio.server.hosting.host import (
     begin_drain,
     default_workspaces,
     end_streams_late,
     late_opener,
-    secrets_of,
     settle_in,
 )
+from crush_trio.server.hosting.opening import open_hosting
+from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
+from crush_trio.server.logging import keep_logs
 from crush_trio.server.server import Server
 from crush_trio.server.settings import ServerSettings, warn_without_audit
 
@@ -103,7 +102,7 @@ class HostedApp:
         """
         await receive()
         self._worker, self._met = None, trio.Event()
-        with keep_logs(secrets_of(settings)) as logs:
+        with keep_logs(settings.secrets) as logs:
             warn_without_audit(settings)
             opener = late_opener(default_workspaces(settings, logs))
             async with (

@@ -1,4 +1,4 @@
-"""`open_hidden_nursery`: a nursery inside a context manager; `Interrupt`: ends many waits.
+"""`open_hidden_nursery`: a nursery inside a context manager; `Interrupt`: ends many waits; `check_trio`.
 
 `open_workspace()` and similar context managers hold a nursery open around their `yield`. Trio wraps
 every exception that leaves a nursery in an exception group, so a plain `ValueError` raised in the
@@ -68,3 +68,12 @@ def unwrapped(cancelled: type[BaseException]) -> Generator[None]:
         finally:
             # `raise` sets the context to the group, which Trio made only as a wrapper; restore it.
             lone.__context__ = context
+
+
+def check_trio(name: str) -> None:
+    """Raise a `RuntimeError` if *name* was opened outside of Trio, such as under asyncio."""
+    if not trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            f"{name} needs Trio: start the program with trio.run(main). A program on asyncio can talk to "
+            "a server instead, see docs/client.md"
+        )

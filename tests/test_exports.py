@@ -13,8 +13,15 @@ import pytest
 import crush_trio
 from benchmarks.micro import import_cost
 
-LAZY = ["crush_trio", "crush_trio.server", "crush_trio.testing"]
-PACKAGES = [*LAZY, "crush_trio.events", "crush_trio.runtime", "crush_trio.testing.explore"]
+PACKAGES = [
+    "crush_trio",
+    "crush_trio.events",
+    "crush_trio.runtime",
+    "crush_trio.server",
+    "crush_trio.testing",
+    "crush_trio.testing.explore",
+]
+LAZY = [*PACKAGES[:-1], "crush_trio.config"]
 PUBLIC = [
     (package, name)
     for package in PACKAGES

@@ -25,6 +25,13 @@ class Place:
 
     host: str
     port: int
+    token: str = field(default="", repr=False)
+    """What clients show; a server on the loopback interface needs none."""
+
+    @property
+    def login(self) -> list[tuple[str, str]]:
+        """The headers that show the token."""
+        return [("Authorization", f"Bearer {self.token}")] if self.token else []
 
     @property
     def authority(self) -> str:
@@ -104,6 +111,7 @@ class Caller:
 
     def _request(self, method: str, target: str, data: bytes) -> bytes:
         headers = [("Host", self.place.authority), ("Content-Length", str(len(data)))]
+        headers += self.place.login
         if data:
             headers.append(("Content-Type", "application/json"))
         events: list[h11.Event] = [

@@ -33,7 +33,7 @@ async def _attach(place: Place, target: str) -> tuple[trio.SocketStream, h11.Con
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG)
     await sock.connect((place.host, place.port))
     stream, http = trio.SocketStream(sock), h11.Connection(h11.CLIENT)
-    headers = [("Host", place.authority), ("Accept", "text/event-stream")]
+    headers = [("Host", place.authority), ("Accept", "text/event-stream"), *place.login]
     asked = http.send(h11.Request(method="GET", target=target, headers=headers)) or b""
     await stream.send_all(asked + (http.send(h11.EndOfMessage()) or b""))
     while (event := http.next_event()) is h11.NEED_DATA:

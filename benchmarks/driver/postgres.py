@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import psycopg
+import trio
 
 from benchmarks.driver.process import free_port
 
@@ -221,3 +223,14 @@ class PostgresServer:
         assert guard.stdout is not None
         guard.wait(PATIENCE)
         guard.stdout.close()
+
+
+@asynccontextmanager
+async def open_postgres(*options: str) -> AsyncIterator[PostgresServer]:
+    """Run a server with *options* as `NAME=VALUE` during the block."""
+    server = await trio.to_thread.run_sync(partial(PostgresServer, *options))
+    try:
+        yield server
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(server.remove)

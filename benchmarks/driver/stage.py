@@ -210,7 +210,7 @@ async def open_stage(
         served = await stack.enter_async_context(target.serve(folder))
         caller = Caller(served.place)
         stack.push_async_callback(caller.aclose)
-        base = f"/v1/workspaces/{await _open_workspace(caller, workspace)}"
+        base = f"/v1/workspaces/{await open_workspace(caller, workspace)}"
         native = open_witness(served.place, events_target(base, NATIVE), NATIVE)
         witness = await stack.enter_async_context(native)
         if not await witness.greeted(GREETING_LIMIT):
@@ -219,7 +219,7 @@ async def open_stage(
         yield Stage(target.name, served, provider, caller, base, witness)
 
 
-async def _open_workspace(caller: Caller, folder: Path) -> str:
+async def open_workspace(caller: Caller, folder: Path) -> str:
     """Create a workspace as a starting client does; return its id."""
     body = {"path": str(folder), "client_id": client_id()}
     workspace = str((await caller.ask("POST", "/v1/workspaces", body)).json()["id"])

@@ -7,14 +7,14 @@ that speaks the wire and reads these files can be measured.
 """
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import orjson
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from benchmarks.driver.http import Place
 from benchmarks.driver.process import Gauge, free_port, open_process, plain_environment
@@ -22,6 +22,9 @@ from benchmarks.driver.provider import LARGE, SMALL
 
 CONTEXT: Final = 4_000_000
 """The context window of the scripted model: large, so that no session is summarised."""
+
+TOKEN: Final = "the-token-of-the-benchmark-0123456789"
+"""What the nodes of a cluster and their clients show."""
 
 
 @frozen(kw_only=True)
@@ -54,13 +57,16 @@ class Started:
     name: str
     argv: tuple[str, ...]
     """The command; `{port}` in it is replaced."""
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
+    """What its environment has besides the usual; `CRUSH_TRIO_TOKEN` is shown by its clients, too."""
 
     @asynccontextmanager
     async def serve(self, folder: Path) -> AsyncIterator[Served]:
         """Start the server, and stop it afterwards."""
-        place = Place("127.0.0.1", free_port())
+        place = Place("127.0.0.1", free_port(), self.environment.get("CRUSH_TRIO_TOKEN", ""))
         argv = [part.format(port=place.port) for part in self.argv]
-        async with open_process(argv, place, folder, plain_environment(folder)) as process:
+        environment = {**plain_environment(folder), **self.environment}
+        async with open_process(argv, place, folder, environment) as process:
             yield Served(place=place, gauge=process.gauge, started_in=process.started_in)
 
 
@@ -84,10 +90,19 @@ class Running:
         yield Served(place=place, gauge=None if self.pid is None else Gauge(self.pid))
 
 
-def own_server() -> Started:
-    """Return this project's server, as its command line starts it."""
-    host = "tcp://127.0.0.1:{port}"
-    return Started("crush_trio", (sys.executable, "-m", "crush_trio", "serve", "--host", host))
+_SERVE: Final = (sys.executable, "-m", "crush_trio", "serve", "--host", "tcp://127.0.0.1:{port}")
+
+
+def own_server(store: str = "") -> Started:
+    """Return this project's server, as its command line starts it; with a *store* other than the default."""
+    return Started("crush_trio", _SERVE, {"CRUSH_TRIO_STORE": store} if store else {})
+
+
+def own_node(store: str, *, lease_ttl: float) -> Started:
+    """Return this project's server as a node of a cluster: it passes requests on to the others."""
+    options = ("--advertise", "tcp://127.0.0.1:{port}", "--lease-ttl", f"{lease_ttl:g}")
+    environment = {"CRUSH_TRIO_STORE": store, "CRUSH_TRIO_TOKEN": TOKEN}
+    return Started("crush_trio", (*_SERVE, "--site", "benchmark", *options), environment)
 
 
 def baseline(*, paced: bool = False) -> Started:

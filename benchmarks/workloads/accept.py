@@ -26,11 +26,11 @@ async def measure(bench: Bench) -> list[Figure]:
     """Time single prompts and waves, alternating between servers."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
-        halls = [await _sessions(stage, bench.size(SESSIONS, 8)) for stage in stages]
+        halls = [await warm_sessions(stage, bench.size(SESSIONS, 8)) for stage in stages]
         for _ in range(bench.rounds):
             for stage, sessions in zip(stages, halls, strict=True):
-                times = await _one_by_one(stage, sessions[0], bench.size(100, 20))
-                waves = await _waves(stage, sessions, bench.size(4, 2))
+                times = await one_by_one(stage, sessions[0], bench.size(100, 20))
+                waves = await waves_of(stage, sessions, bench.size(4, 2))
                 for name, taken in ((ALONE, times), (TOGETHER, waves)):
                     for share, label in SHARES:
                         notes.add(f"{name}, {label}", stage.name, percentile(taken, share) * 1e3)
@@ -38,18 +38,20 @@ async def measure(bench: Bench) -> list[Figure]:
     return [f for name in notes.names() for f in notes.figure(name, MS, promises.get(name))]
 
 
-async def _sessions(stage: Stage, count: int) -> list[str]:
+async def warm_sessions(stage: Stage, count: int) -> list[str]:
+    """Create *count* sessions and complete the first run of each."""
     sessions = [await stage.new_session() for _ in range(count)]
     for session in sessions:
         await stage.play(session, "say 1")  # warm up: the title, and what is done once
     return sessions
 
 
-async def _one_by_one(stage: Stage, session: str, count: int) -> list[float]:
+async def one_by_one(stage: Stage, session: str, count: int) -> list[float]:
+    """Send *count* prompts to a session, each after the ending of the last; return the seconds of each."""
     return [(await stage.play(session, "say 1")).seconds for _ in range(count)]
 
 
-async def _waves(stage: Stage, sessions: list[str], count: int) -> list[float]:
+async def waves_of(stage: Stage, sessions: list[str], count: int) -> list[float]:
     """Send a prompt to every session at once, *count* times; return the seconds of each."""
     callers = [Caller(stage.served.place) for _ in sessions]
     times: list[float] = []

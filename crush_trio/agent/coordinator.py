@@ -61,8 +61,8 @@ from crush_trio.tools.info import (
     CrushInfoTool,
     CrushLogsTool,
     InfoReport,
-    RecentLogs,
 )
+from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
 from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.search.grep import GrepTool

@@ -23,8 +23,7 @@ from opentelemetry.util.types import AttributeValue
 
 from crush_trio import __version__
 from crush_trio.agent.turn.model import ChosenModel
-from crush_trio.config.redaction import redact, redact_text
-from crush_trio.config.secrets.known import map_text
+from crush_trio.config.redaction import map_text, redact, redact_text
 from crush_trio.errors import CrushError
 from crush_trio.log_context import hide_secrets
 from crush_trio.providers.base import Finished, ModelRequest, Usage

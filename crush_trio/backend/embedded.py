@@ -27,8 +27,8 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import RandomIds
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.fixed import FixedConfig, load_fixed
-from crush_trio.config.known_providers import known_providers, unsupported_key
-from crush_trio.config.models import DEMO_CHOICE, DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER, known_providers, unsupported_key
+from crush_trio.config.models import DEMO_CHOICE
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.errors import PathInvalid
@@ -41,13 +41,12 @@ from crush_trio.integrations.base import (
 )
 from crush_trio.integrations.lsp.servers import open_language_servers
 from crush_trio.integrations.mcp.servers import open_mcp_servers
-from crush_trio.nursery import open_hidden_nursery
+from crush_trio.nursery import check_trio, open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_provider, catalog_providers
 from crush_trio.providers.demo.provider import DemoProvider
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.runtime.turn_check import check_trio
 from crush_trio.store.open import StoreSettings, StoreUnknown, import_store
 from crush_trio.tools.base import Tool
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy

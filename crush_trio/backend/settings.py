@@ -34,7 +34,6 @@ from crush_trio.runtime.lane import Capacity
 from crush_trio.store.open import STORE_VARIABLE, StoreSettings
 from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
 from crush_trio.wire.ids import ClientId, WorkspaceId
-from crush_trio.wire.requests import WorkspaceRequest
 
 if TYPE_CHECKING:
     from crush_trio.agent.coordinator import ExtraTools
@@ -47,9 +46,10 @@ if TYPE_CHECKING:
     from crush_trio.providers.base import Provider
     from crush_trio.store.base import Store
     from crush_trio.store.open import OpenStore
-    from crush_trio.tools.info import RecentLogs
+    from crush_trio.tools.recent_logs import RecentLogs
     from crush_trio.tools.shell.jobs import OpenCommand
     from crush_trio.wire.config import CatalogProvider
+    from crush_trio.wire.requests import WorkspaceRequest
 
 WorkspaceKey = NewType("WorkspaceKey", str)
 """An absolute path without links, `.`, `..` or doubled slashes."""
@@ -137,7 +137,7 @@ class Terms:
     """
 
     @classmethod
-    def of(cls, request: WorkspaceRequest, *, visit: bool = False) -> "Terms":
+    def of(cls, request: "WorkspaceRequest", *, visit: bool = False) -> "Terms":
         """Return the terms of a create, as they were sent; raises `PathInvalid`."""
         if "\0" in request.data_dir:
             raise PathInvalid("data_dir has a null character, which no path can have")

@@ -54,7 +54,7 @@ from crush_trio.wire.requests import SessionUpdate
 from crush_trio.wire.runs import RunView, WhenUnclaimed
 from crush_trio.wire.views import Session
 
-if TYPE_CHECKING:  # a server answers before it has imported the agent, see `server.run.LateOpener`
+if TYPE_CHECKING:  # the agent is imported late, see `server.hosting.host.LateOpener`
     from crush_trio.agent.asks.asks import Asks
     from crush_trio.agent.coordinator import Coordinator
     from crush_trio.backend.notify import Notifier

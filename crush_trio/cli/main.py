@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 from typing_extensions import Buffer, override
 
 from crush_trio import __version__
@@ -54,9 +55,14 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("import_:import_sessions", "Import the sessions of Crush from PATH."),
     "backup": ("data.backup:backup", "Copy the stored data of DIRECTORY to FILE, and check it."),
     "restore": ("data.backup:restore", "Put the data in FILE back into DIRECTORY."),
+    "store": ("data.store:store", "Copy stored data from one store into another."),
     "prune": (
         "data.prune:prune",
         "Delete the sessions of a directory that were not used for long.",
+    ),
+    "cluster": (
+        "cluster.listing:cluster",
+        "List the servers that share a database, and what each runs.",
     ),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
     "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
@@ -119,6 +125,16 @@ class LazyCommands(click.Group):
 
             start_ahead(args, os.environ)
         return super().resolve_command(ctx, args)
+
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table; click would import every command for its help."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     @override
     def make_context(

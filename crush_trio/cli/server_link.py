@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 import click
@@ -29,20 +29,12 @@ from crush_trio.client.client import (
 )
 from crush_trio.client.http import AnswerGarbled, AnswerLost, ApiError, ServerUnreachable
 from crush_trio.client.workspace import RemoteWorkspace
-from crush_trio.clock import SystemClock
-from crush_trio.config.load import load_config
-from crush_trio.config.snapshot import LoadedConfig
-from crush_trio.config.sources import Places
 from crush_trio.errors import CrushError, ServerShuttingDown
 from crush_trio.net.address import HOST_VARIABLE, PATH_LIMIT, Address, UnixAddress
 from crush_trio.net.dial import FixedUnixDialer
 from crush_trio.net.errors import ConnectFailed, ForeignSocket
 from crush_trio.net.unix_socket import Credentials, find_listener
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.providers.catalog import catalog_providers
-from crush_trio.store.open import StoreSettings
-from crush_trio.store.open import has_data as store_has_data
-from crush_trio.tools.shell.environment import config_commands
 
 PROBE_LIMIT: Final = 30.0
 """Seconds within which a running server must answer the version request; a busy machine may need some."""
@@ -363,30 +355,3 @@ async def open_directory(
                 yield workspace
                 return
         yield await stack.enter_async_context(open_it())
-
-
-def places_of(directory: Path, environ: Mapping[str, str]) -> Places:
-    """Return where the configuration of a directory is looked for."""
-    home = Path(environ.get("HOME") or "/")
-    return Places(
-        directory=directory, home=home if home.is_absolute() else Path("/"), environment=environ
-    )
-
-
-async def configuration_of(directory: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    """Return the configuration that a workspace would have; raises `ConfigInvalid`.
-
-    Commands in it are run as a workspace runs them, because their output is part of it.
-    """
-    return await load_config(
-        places_of(directory, environ),
-        catalogue=catalog_providers(),
-        run_command=config_commands(SystemClock()),
-    )
-
-
-async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
-    """Whether the store has data of the workspace of a directory."""
-    config = await configuration_of(directory, environ)
-    settings = StoreSettings.from_environment(environ)
-    return await store_has_data(settings, config.data_dir, directory)

@@ -28,7 +28,7 @@ from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
-from crush_trio.wire.views import Roster, SearchHit, UsageDay
+from crush_trio.wire.views import ClusterView, Roster, SearchHit, UsageDay
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
@@ -89,6 +89,10 @@ class Client:
     async def metrics(self) -> str:
         """Return the metrics of the server, in the format of Prometheus."""
         return (await self._link.tell("GET", "/v1/metrics")).decode()
+
+    async def cluster(self) -> ClusterView:
+        """Return the servers of the database and the workspaces that each runs; without one, this server."""
+        return await self._link.ask("GET", "/v1/cluster", ClusterView)
 
     async def audit(
         self, *, after: int | None = None, limit: int | None = None

@@ -37,9 +37,9 @@ from crush_trio.net.errors import (
     NetworkError,
     ResponseTooLarge,
 )
+from crush_trio.plain_json import shown
 from crush_trio.wire.answers import ErrorBody
 from crush_trio.wire.codec import decode, encode
-from crush_trio.wire.converters import shown
 from crush_trio.wire.runs import RunView
 
 CONNECT_LIMIT: Final = 10.0

@@ -287,6 +287,7 @@ class SyncClient(Face[Client]):
     config_schema = blocking(Client.config_schema)
     event_schema = blocking(Client.event_schema)
     metrics = blocking(Client.metrics)
+    cluster = blocking(Client.cluster)
     audit = blocking(Client.audit)
     roster = blocking(Client.roster)
     search = blocking(Client.search)

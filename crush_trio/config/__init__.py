@@ -6,64 +6,55 @@
 open workspace and applies `edits`.
 """
 
-from crush_trio.config.context_files import (
-    CONTEXT_NAMES,
-    ContextFile,
-    ContextPath,
-    mark_initialized,
-    needs_init,
-)
-from crush_trio.config.errors import (
-    ConfigInvalid,
-    ConfigLocked,
-    ConfigNotWritten,
-    ConfigWarning,
-    ConfigWarningKind,
-    ExpansionFailed,
-    NotConfigured,
-)
-from crush_trio.config.live import LiveConfig, open_live_config
-from crush_trio.config.load import load_config
-from crush_trio.config.models import (
-    DEMO_CHOICE,
-    DEMO_CONFIG,
-    DEMO_MODEL,
-    DEMO_PROVIDER,
-    EnabledProvider,
-    ModelSlot,
-)
-from crush_trio.config.snapshot import LoadedConfig, Resolved, shown_config
-from crush_trio.config.sources import Places, Source, SourceKind
-from crush_trio.config.template import CommandFailed, RunCommand
+from typing import Final
 
-__all__ = [
-    "CONTEXT_NAMES",
-    "DEMO_CHOICE",
-    "DEMO_CONFIG",
-    "DEMO_MODEL",
-    "DEMO_PROVIDER",
-    "CommandFailed",
-    "ConfigInvalid",
-    "ConfigLocked",
-    "ConfigNotWritten",
-    "ConfigWarning",
-    "ConfigWarningKind",
-    "ContextFile",
-    "ContextPath",
-    "EnabledProvider",
-    "ExpansionFailed",
-    "LiveConfig",
-    "LoadedConfig",
-    "ModelSlot",
-    "NotConfigured",
-    "Places",
-    "Resolved",
-    "RunCommand",
-    "Source",
-    "SourceKind",
-    "load_config",
-    "mark_initialized",
-    "needs_init",
-    "open_live_config",
-    "shown_config",
-]
+from crush_trio._exports import Homes, lazy, names_of
+
+_HOMES: Final[Homes] = {
+    "crush_trio.config.context_files": (
+        "CONTEXT_NAMES",
+        "ContextFile",
+        "ContextPath",
+        "mark_initialized",
+        "needs_init",
+    ),
+    "crush_trio.config.errors": (
+        "ConfigInvalid",
+        "ConfigLocked",
+        "ConfigNotWritten",
+        "ConfigWarning",
+        "ConfigWarningKind",
+        "ExpansionFailed",
+        "NotConfigured",
+    ),
+    "crush_trio.config.known_providers": ("DEMO_PROVIDER",),
+    "crush_trio.config.live": (
+        "LiveConfig",
+        "open_live_config",
+    ),
+    "crush_trio.config.load": ("load_config",),
+    "crush_trio.config.models": (
+        "DEMO_CHOICE",
+        "DEMO_CONFIG",
+        "DEMO_MODEL",
+        "EnabledProvider",
+        "ModelSlot",
+    ),
+    "crush_trio.config.snapshot": (
+        "LoadedConfig",
+        "Resolved",
+        "shown_config",
+    ),
+    "crush_trio.config.sources": (
+        "Places",
+        "Source",
+        "SourceKind",
+    ),
+    "crush_trio.config.template": (
+        "CommandFailed",
+        "RunCommand",
+    ),
+}
+
+__all__ = names_of(_HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -17,8 +17,8 @@ from typing import Final
 import trio
 from attrs import field, frozen
 
-from crush_trio.config.files import DIRECTORY_MODE, FILE_MODE, read_plain_file
 from crush_trio.config.sources import Project, real_path
+from crush_trio.private_files import DIRECTORY_MODE, FILE_MODE, read_plain_file
 
 CONTEXT_NAMES: Final = (
     ".github/copilot-instructions.md",

@@ -22,15 +22,7 @@ import trio
 from attrs import frozen
 
 from crush_trio.config.errors import ConfigInvalid, ConfigLocked, ConfigNotWritten
-from crush_trio.config.files import (
-    OWN_KEY,
-    LockHeld,
-    locked,
-    parse_tree,
-    read_tree,
-    replace_file,
-    write_tree,
-)
+from crush_trio.config.files import OWN_KEY, parse_tree, read_tree, write_tree
 from crush_trio.config.load import Draft, read_draft
 from crush_trio.config.rules.rules import RULES_KEY, rule_id
 from crush_trio.config.sources import (
@@ -46,6 +38,7 @@ from crush_trio.config.template import Plain, TemplateError, escape, parse
 from crush_trio.config.trust.answers import TrustedOnce, write_declined
 from crush_trio.config.trust.wishes import Wishes
 from crush_trio.errors import DecodeError, ProviderKeyInvalid
+from crush_trio.private_files import LockHeld, locked, replace_file
 from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.codec import structure, unstructure
 from crush_trio.wire.config import CatalogProvider, Config, OAuthToken, SelectedModel

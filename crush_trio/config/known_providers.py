@@ -12,6 +12,9 @@ from attrs import field, frozen
 
 from crush_trio.wire.config import CatalogModel, CatalogProvider
 
+DEMO_PROVIDER: Final = "demo"
+"""The id of the offline demo, which answers where no model is configured."""
+
 COMPATIBLE: Final = "openai-compat"
 
 

@@ -22,6 +22,7 @@ from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Expander, key_text
 from crush_trio.config.known_providers import (
     COMPATIBLE,
+    DEMO_PROVIDER,
     KnownProvider,
     known_providers,
     unsupported_key,
@@ -30,7 +31,6 @@ from crush_trio.wire.config import CatalogModel, Config, ProviderConfig, Selecte
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType
 
-DEMO_PROVIDER: Final = "demo"
 DEMO_MODEL: Final = CatalogModel(
     id="demo", name="Offline demo", context_window=200_000, default_max_tokens=4096
 )

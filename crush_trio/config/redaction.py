@@ -9,7 +9,7 @@ All patterns take time linear in the text, because untrusted text reaches the lo
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -172,3 +172,15 @@ def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     return value if isinstance(value, str) else ""
+
+
+def map_text(value: Json, change: Callable[[str], str]) -> Json:
+    """Return a tree of plain values with every text in it changed, names of objects aside."""
+    match value:
+        case str():
+            return change(value)
+        case Mapping():
+            return {key: map_text(item, change) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(map_text(item, change) for item in value)
+    return value

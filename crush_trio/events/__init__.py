@@ -4,25 +4,34 @@ Read in this order: `facts` (events as values), `log`, `cursor` (a reader's plac
 resync needs); then how events become bytes: `entry`, `frames`, `growing_message`, `pieces`.
 """
 
-from crush_trio.events.cursor import Batch, Cursor
-from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
-from crush_trio.events.frames import Form
-from crush_trio.events.growing_message import GrowingMessage, MessageView
-from crush_trio.events.log import EventLog, Window, open_event_log
+from typing import Final
 
-__all__ = [
-    "Batch",
-    "Cursor",
-    "Event",
-    "EventLog",
-    "Fact",
-    "Form",
-    "GrowingMessage",
-    "MessageChange",
-    "MessageView",
-    "Position",
-    "Resync",
-    "RunChange",
-    "Window",
-    "open_event_log",
-]
+from crush_trio._exports import Homes, lazy, names_of
+
+_HOMES: Final[Homes] = {
+    "crush_trio.events.cursor": (
+        "Batch",
+        "Cursor",
+    ),
+    "crush_trio.events.facts": (
+        "Event",
+        "Fact",
+        "MessageChange",
+        "Position",
+        "Resync",
+        "RunChange",
+    ),
+    "crush_trio.events.frames": ("Form",),
+    "crush_trio.events.growing_message": (
+        "GrowingMessage",
+        "MessageView",
+    ),
+    "crush_trio.events.log": (
+        "EventLog",
+        "Window",
+        "open_event_log",
+    ),
+}
+
+__all__ = names_of(_HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -20,7 +20,8 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from attrs import define, field, frozen
 
-from crush_trio.wire.codec import clean_text, escape
+from crush_trio.plain_json import clean_text
+from crush_trio.wire.codec import escape
 
 PIECE: Final = 16 * 1024
 """The most bytes that one reader holds and has not sent."""

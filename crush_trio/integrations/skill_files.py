@@ -20,10 +20,10 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.config.files import read_file
 from crush_trio.config.sources import Places, Project, real_path
 from crush_trio.integrations.base import AgentSkill
 from crush_trio.integrations.front_matter import BadFrontMatter, FrontMatter, read_front_matter
+from crush_trio.private_files import read_file
 from crush_trio.tools.files.text import UTF16
 from crush_trio.wire.ids import SkillId
 from crush_trio.wire.integrations import SkillInfo, SkillLoad, SkillSource, SkillState

@@ -44,6 +44,7 @@ CLOSE_LIMIT: Final = 1.0
 """Seconds that closing a client may take; it does not wait for the servers."""
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding", "content-encoding"})
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 Content: TypeAlias = bytes | AsyncIterable[bytes]
@@ -101,6 +102,8 @@ class Response:
     status: int
     headers: Mapping[str, str] = field(repr=False)
     _body: Body = field(repr=False)
+    socket: trio.SocketStream | None = field(default=None, repr=False)
+    """Brings the body as it is, after the first `receive`; None if the body is framed or compressed."""
 
     async def receive(self) -> bytes:
         """Return more of the body, as it comes; no bytes at its end."""
@@ -189,6 +192,11 @@ class Connection:
         prompt = self._library.current_time() - self._asked <= STALE_LIMIT
         repeatable = (prompt and request.may_repeat()) or (whole and not self._sent)
         return self.used and not self._http.heard and repeatable
+
+    def bare_socket(self, head: Head) -> trio.SocketStream | None:
+        """Return the socket if all that it brings after *head* is the body."""
+        framed = not _FRAMING.isdisjoint(head.headers)
+        return self._stream if isinstance(self._stream, trio.SocketStream) and not framed else None
 
     @property
     def reusable(self) -> bool:
@@ -300,7 +308,7 @@ class HttpClient:
         try:
             encoding = head.headers.get("content-encoding", "")
             body = _Inflated(connection, encoding, self.library) if encoding else connection
-            yield Response(head.status, head.headers, body)
+            yield Response(head.status, head.headers, body, connection.bare_socket(head))
         finally:
             if not self._kept(request.origin, connection):
                 await connection.aclose()

@@ -22,6 +22,7 @@ from crush_trio.net.address import origin_of
 from crush_trio.net.client import Body, Request, Response, Transport
 from crush_trio.net.errors import NetworkError, ResponseTooLarge
 from crush_trio.net.sse import SseDecoder, SseEvent
+from crush_trio.plain_json import dump
 from crush_trio.providers.base import (
     Endpoint,
     ModelRequest,
@@ -40,7 +41,6 @@ from crush_trio.providers.errors import (
     translation,
 )
 from crush_trio.providers.failures import failure
-from crush_trio.wire.converters import dump
 from crush_trio.wire.fields import JsonObject
 
 AFFINITY_HEADERS: Final = ("x-session-affinity", "x-session-id")

@@ -5,33 +5,43 @@ It imports no HTTP, no SQL and no model. Read in this order: `outcome` (values),
 store), `watch` (swallowed cancels) and `tasks` (inspection).
 """
 
-from crush_trio.limits import Limits
-from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import Journal, MemoryJournal
-from crush_trio.runtime.lane import Active, CancelledOnEntry, Folded, Lane, LaneDecision
-from crush_trio.runtime.outcome import Completion, Outcome, Submission
-from crush_trio.runtime.receipt import CloseReport, Hit, StopReceipt
-from crush_trio.runtime.run import Run, Turn
-from crush_trio.runtime.workspace import Workspace, open_workspace
+from typing import Final
 
-__all__ = [
-    "AcceptedRun",
-    "Active",
-    "CancelledOnEntry",
-    "CloseReport",
-    "Completion",
-    "Folded",
-    "Hit",
-    "Journal",
-    "Lane",
-    "LaneDecision",
-    "Limits",
-    "MemoryJournal",
-    "Outcome",
-    "Run",
-    "StopReceipt",
-    "Submission",
-    "Turn",
-    "Workspace",
-    "open_workspace",
-]
+from crush_trio._exports import Homes, lazy, names_of
+
+_HOMES: Final[Homes] = {
+    "crush_trio.limits": ("Limits",),
+    "crush_trio.runtime.accepted": ("AcceptedRun",),
+    "crush_trio.runtime.journal": (
+        "Journal",
+        "MemoryJournal",
+    ),
+    "crush_trio.runtime.lane": (
+        "Active",
+        "CancelledOnEntry",
+        "Folded",
+        "Lane",
+        "LaneDecision",
+    ),
+    "crush_trio.runtime.outcome": (
+        "Completion",
+        "Outcome",
+        "Submission",
+    ),
+    "crush_trio.runtime.receipt": (
+        "CloseReport",
+        "Hit",
+        "StopReceipt",
+    ),
+    "crush_trio.runtime.run": (
+        "Run",
+        "Turn",
+    ),
+    "crush_trio.runtime.workspace": (
+        "Workspace",
+        "open_workspace",
+    ),
+}
+
+__all__ = names_of(_HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

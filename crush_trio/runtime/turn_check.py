@@ -1,4 +1,4 @@
-"""Checks of what a program gives to a workspace: its turn, its submissions, and whether it runs on Trio.
+"""Checks of what a program gives to a workspace: its turn and its submissions.
 
 `takes` says whether a function takes arguments.
 """
@@ -6,8 +6,6 @@
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-
-import trio
 
 from crush_trio.runtime.outcome import Submission
 
@@ -32,15 +30,6 @@ def check_submission(submission: object) -> None:
         raise TypeError(
             f"the submission is a {type(submission).__name__}: write "
             "`Submission(session_id=SessionId(…), prompt=…)`"
-        )
-
-
-def check_trio(name: str) -> None:
-    """Raise a `RuntimeError` if *name* was opened outside of Trio, such as under asyncio."""
-    if not trio.lowlevel.in_trio_task():
-        raise RuntimeError(
-            f"{name} needs Trio: start the program with trio.run(main). A program on asyncio can talk to "
-            "a server instead, see docs/client.md"
         )
 
 

@@ -22,7 +22,7 @@ from crush_trio.errors import QueueFull, RunNotQueued, SessionBusy, WorkspaceClo
 from crush_trio.events.facts import RunChange
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
-from crush_trio.nursery import open_hidden_nursery
+from crush_trio.nursery import check_trio, open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun, KnownRuns, RunLane
 from crush_trio.runtime.ending import Withdrawal, announce, wait_for_runs
 from crush_trio.runtime.journal import NO_METER, Journal, MemoryJournal, RunMeter
@@ -30,7 +30,7 @@ from crush_trio.runtime.lane import Capacity, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Run, Turn, conduct, fold
-from crush_trio.runtime.turn_check import check_submission, check_trio, check_turn
+from crush_trio.runtime.turn_check import check_submission, check_turn
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunState, RunView, WhenBusy
 

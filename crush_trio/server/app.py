@@ -28,7 +28,7 @@ from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.cluster.conveyed import conveyed_caller, is_forwarded
+from crush_trio.server.cluster.conveyed import NODE, conveyed_caller
 from crush_trio.server.guard import (
     STRANGER,
     Caller,
@@ -37,6 +37,7 @@ from crush_trio.server.guard import (
     Unauthorized,
     check_scope,
     check_user,
+    is_forwarded,
     no_page,
     tokens_of,
 )
@@ -192,6 +193,8 @@ class Direct:
         else:
             state = state_of(scope)
             state.server = self.server
+            if state.caller.forwarded:
+                send = signed(send, self.server.card.boot)
             with state.cleanup:
                 if has_odd_slashes(cast("dict[str, Any]", scope)):
                     await send_reply(send, _NO_PAGE)
@@ -248,6 +251,18 @@ class Direct:
         """Pass a request on. Quart compiles its rules for 30 ms, which the first such request waits for."""
         app = quart_app(self.server.bodies.size)
         await app(cast("Any", scope), receive, send)
+
+
+def signed(send: ASGISendCallable, boot: str) -> ASGISendCallable:
+    """Return what sends answers that tell which start of a node they come from."""
+
+    async def send_signed(event: ASGISendEvent) -> None:
+        if event["type"] == "http.response.start":
+            headers = [*event["headers"], (NODE, boot.encode())]
+            event = cast("ASGISendEvent", {**event, "headers": headers})
+        await send(event)
+
+    return send_signed
 
 
 _NO_PAGE: Final = Reply(

@@ -24,11 +24,11 @@ from attrs import field, frozen
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
+from crush_trio.plain_json import shown
 from crush_trio.server.http.peer import peer_of
 from crush_trio.server.page.login import Logins
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, RightMissing, TokenFile, Tokens
-from crush_trio.wire.converters import shown
 
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _FETCH_SITE: Final = b"sec-fetch-site"
@@ -40,6 +40,9 @@ _HEADERS: Final = frozenset(
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
 
+
+FORWARDED: Final = b"x-crush-trio-forwarded"
+"""The header with the id of the node that passed a request on."""
 
 PAGE_HEADER: Final = b"x-crush-trio"
 """The header without which the page's cookie changes nothing."""
@@ -223,6 +226,11 @@ def no_page(scope: Mapping[str, Any]) -> bool:
     """Whether a request says nothing of a web page: browsers name the page's origin or site."""
     named = {bytes(name).lower() for name, _ in scope["headers"]}
     return not named & {b"origin", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST}
+
+
+def is_forwarded(scope: Mapping[str, Any]) -> bool:
+    """Whether a request says that another node has passed it on."""
+    return any(bytes(name).lower() == FORWARDED for name, _ in scope["headers"])
 
 
 def check_user(scope: Mapping[str, Any]) -> None:

@@ -21,10 +21,9 @@ from typing import Final, TextIO
 import orjson
 from typing_extensions import override
 
-from crush_trio.config.redaction import redact, redact_text
-from crush_trio.config.secrets.known import map_text
+from crush_trio.config.redaction import map_text, redact, redact_text
 from crush_trio.log_context import hide_secrets, owner_field
-from crush_trio.tools.info import RecentLogs, keep_recent_logs
+from crush_trio.tools.recent_logs import RecentLogs, keep_recent_logs
 from crush_trio.wire.fields import Json
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+import trio
 from attrs import define
 
 from crush_trio import __version__
@@ -24,6 +25,8 @@ from crush_trio.wire.runs import RunState
 
 if TYPE_CHECKING:
     from prometheus_client.core import HistogramMetricFamily, Metric
+
+    from crush_trio.backend.cluster.node import Node
 
 LIVE: Final = (RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE, RunState.ENDING)
 ENDED: Final = tuple(state for state in RunState if state.terminal)
@@ -59,6 +62,8 @@ class _Collected:
         yield from _audit(self.server)
         yield from _requests(self.server)
         yield from _commands(self.server)
+        if self.server.cluster is not None:
+            yield from _node(self.server.cluster.node)
 
 
 def _server(server: Server) -> "Iterator[Metric]":
@@ -130,8 +135,12 @@ def _stores(server: Server) -> "Iterator[Metric]":
         "Writes that are not durable yet.",
         sum(load.pending for load in loads),
     )
+    shared = {load.database: load.size for load in loads if load.database}
+    own = sum(load.size for load in loads if not load.database)
     yield _gauge(
-        "store_bytes", "Size of the files of the stores.", sum(load.size for load in loads)
+        "store_bytes",
+        "Size of the files of the stores, and of the database that they share.",
+        own + sum(shared.values()),
     )
     yield _histogram(
         "store_commit_seconds", "What commits to the stores took.", {(): server.meters.commits}
@@ -177,13 +186,57 @@ def _commands(server: Server) -> "Iterator[Metric]":
     )
 
 
+def _node(node: "Node") -> "Iterator[Metric]":
+    """What a node of a cluster adds; each series is labelled with the node that was scraped."""
+    name, meters, labels = (node.card.id,), node.meters, ["node"]
+    yield _gauge(
+        "node_info",
+        "The node and its site; always 1.",
+        {(*name, node.card.site, node.card.boot): 1},
+        ["node", "site", "boot"],
+    )
+    yield _gauge("leases", "Leases that this node holds.", {name: len(node.leases)}, labels)
+    left = [lease.deadline - trio.current_time() for lease in node.leases]
+    yield _gauge(
+        "lease_seconds_min",
+        "Until the first lease of this node expires if it is not renewed; none without leases.",
+        {name: round(min(left), 3)} if left else {},
+        labels,
+    )
+    yield _counter("leases_lost", "Leases that this node has lost.", {name: meters.lost}, labels)
+    yield _counter(
+        "takeovers",
+        "Workspaces opened here that were open when their last owner ended.",
+        {name: meters.takeovers},
+        labels,
+    )
+    yield _counter(
+        "renewals",
+        "Attempts to renew all leases of this node, by whether the store has answered.",
+        {(*name, result): meters.renewals[result == "done"] for result in ("done", "failed")},
+        ["node", "result"],
+    )
+    yield _counter(
+        "forwarded_requests",
+        "Requests passed on to other nodes, by what came of them.",
+        {(*name, kind): meters.forwarded[kind] for kind in ("answer", "stream", "failed")},
+        ["node", "result"],
+    )
+    yield _gauge(
+        "forwarded_streams",
+        "Event streams that this node passes on now.",
+        {name: meters.streams},
+        labels,
+    )
+
+
 # ── The forms of a series ───────────────────────────────────────────────────────────────────────
 
 _Labels = tuple[str, ...]
 
 
 def _gauge(
-    name: str, about: str, values: int | Mapping[_Labels, int], labels: Iterable[str] = ()
+    name: str, about: str, values: float | Mapping[_Labels, float], labels: Iterable[str] = ()
 ) -> "Metric":
     from prometheus_client.core import GaugeMetricFamily
 
@@ -204,7 +257,7 @@ def _counter(
     return family
 
 
-def _labelled(values: int | Mapping[_Labels, int]) -> Iterable[tuple[_Labels, int]]:
+def _labelled(values: float | Mapping[_Labels, float]) -> Iterable[tuple[_Labels, float]]:
     return values.items() if isinstance(values, Mapping) else [((), values)]
 
 

@@ -1,61 +1,32 @@
 """Runs a server: `open_server` for the length of a block, `run_server` as a task or a whole program.
 
-Both open a backend, its application and its sockets. When a server stops, clients must still see how
-their runs end, so the order is:
-
-0. with a drain, new creates and prompts are refused and runs have that time to end by themselves; clients
-   are still answered;
-1. the streams are told that the server shuts down, and the sockets close to new clients;
-2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
-3. each workspace closes its log; its streams send what is left in it and a last event;
-4. after half of the grace, endings that a store has not taken are given up: their runs end as
-   interrupted, which is what the next start will find;
-5. after three quarters of it, streams of a workspace that has still not closed are ended;
-6. after the grace everything else is cut off. What a run's ending needs is shielded from that.
-
-The agent, its tools, its models and the store are two fifths of the modules of this program, and are
-needed only when the first workspace opens. `LateOpener` imports them in a thread after the server's first
-answers, or for the first workspace if that comes earlier. Python itself guarantees that a module is
-imported once, so this needs no lock and no state.
+Both listen first and answer probes. Then they import what takes longer (`hosting.host`, with Quart, the
+codec and the routes), in a thread, and open the backend and the application. So this module imports only what
+listening needs.
 """
 
-import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, Generic
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
-from crush_trio.audit.log import open_audit
-from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
-from crush_trio.backend.workspace import HostedWorkspace
-from crush_trio.errors import CrushError
-from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
-from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.turn_check import check_trio
-from crush_trio.server.app import create_app
+from crush_trio.nursery import check_trio, open_hidden_nursery
 from crush_trio.server.guard import tokens_of
-from crush_trio.server.hosting.opening import open_hosting
-from crush_trio.server.http.serve import GRACE, serve
+from crush_trio.server.hosting.front import Front
+from crush_trio.server.http.serve import GRACE
 from crush_trio.server.logging import keep_logs
-from crush_trio.server.server import Server
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import ServerSettings
-from crush_trio.store.open import import_store
-from crush_trio.tools.info import RecentLogs
 
-_ENDINGS_SHARE: Final = 0.5
-_STREAMS_SHARE: Final = 0.75
-
-_CLOSE_MARGIN: Final = 0.5
-"""Seconds past the grace that closing may take: it begins when the connections have ended."""
-
-HEAD_START: Final = 0.1
-"""Seconds before the import ahead begins: the first requests and the import share one interpreter."""
+if TYPE_CHECKING:
+    from crush_trio.backend.settings import WorkspaceSettings
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +57,7 @@ class Orders:
 async def open_server(
     *addresses: str | Address,
     settings: ServerSettings | None = None,
-    workspaces: WorkspaceSettings | None = None,
+    workspaces: "WorkspaceSettings | None" = None,
     grace: float = GRACE,
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve on *addresses*, `unix:///path` or `tcp://host:port`, while the block lasts.
@@ -121,7 +92,7 @@ async def run_server(
     addresses: Sequence[Address],
     *,
     settings: ServerSettings | None = None,
-    workspaces: WorkspaceSettings | None = None,
+    workspaces: "WorkspaceSettings | None" = None,
     shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
     grace: float = GRACE,
     drain: float = 0.0,
@@ -141,200 +112,46 @@ async def run_server(
     With a *drain*, runs have so many seconds to end by themselves before that, see `drain_runs`. *orders* are
     the operator's, beside *shutdown*; the *manager* is told when the server stops or reads its configuration
     again. It is the caller who tells that the server is ready.
+
+    From the moment it listens, `/v1/health` and `/v1/version` are answered (`hosting.front`). Other requests
+    are when everything is open. What keeps the server from that is raised, and ends it.
     """
     settings = ServerSettings() if settings is None else settings
-    orders = Orders() if orders is None else orders
-    manager = ServiceManager() if manager is None else manager
-    with trio.CancelScope() as life, keep_logs(secrets_of(settings)) as logs:
-        opener = late_opener(
-            default_workspaces(settings, logs) if workspaces is None else workspaces
-        )
-        async with (
-            open_audit(settings.audit) as audit,
-            open_hosting(settings, opener.open, audit) as server,
-            open_hidden_nursery() as late,
-        ):
-            backend = server.backend
-            late.start_soon(settle_in, opener, whole_process)
-            late.start_soon(keep_reloading, server, orders, manager)
+    front = Front(settings.guard, tokens_of(settings.guard))
+    with trio.CancelScope() as life, keep_logs(settings.secrets) as logs:
+        async with open_hidden_nursery() as nursery:
+            bound = await nursery.start(front.listen, addresses, settings, grace)
 
-            async def wait_for_end() -> None:
-                await _first_of(shutdown, orders.stop.wait, backend.wait_shutdown)
-                manager.stopping(drain + grace)
-                if drain and not backend.shutting_down:
-                    await drain_runs(server, drain, orders.hurry)
-                orders.drained.set()
+            def started() -> None:
+                log.info("server.started", extra={"addresses": list(map(str, bound))})
+                task_status.started(bound)
 
-            def end_all() -> None:
-                closing = begin_drain(server)
-                life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
-                late.start_soon(end_streams_late, server, closing, grace)
+            await import_beside("crush_trio.server.hosting.host")
+            from crush_trio.server.hosting.host import default_workspaces, host_workspaces
 
-            await serve(
-                create_app(server, settings.guard),
-                addresses,
-                shutdown=wait_for_end,
-                on_draining=end_all,
+            await host_workspaces(
+                front,
+                settings,
+                default_workspaces(settings, logs) if workspaces is None else workspaces,
+                started=started,
+                shutdown=shutdown,
                 grace=grace,
-                sizes=settings.sizes,
-                restore=settings.restore_sockets,
-                access=settings.socket_access,
-                require_token=tokens_of(settings.guard).required,
-                task_status=task_status,
+                drain=drain,
+                orders=Orders() if orders is None else orders,
+                manager=ServiceManager() if manager is None else manager,
+                whole_process=whole_process,
+                life=life,
             )
-            late.cancel_scope.cancel()
     if life.cancelled_caught:
         log.error("server.close_forced")
 
 
-def secrets_of(settings: ServerSettings) -> tuple[str, ...]:
-    """Return the server's own secrets, which no log and no workspace may show."""
-    token = (settings.guard.token,) if settings.guard.token else ()
-    return token + settings.store.secrets
+async def import_beside(name: str) -> None:
+    """Import a module in a thread, so that requests are answered meanwhile.
 
-
-def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceSettings:
-    """Return the default settings of workspaces: the store of the server, the agent as configured."""
-    return WorkspaceSettings(
-        # Prompts that arrive together are all answered before the first of their runs begins.
-        limits=Limits(courtesy=2),
-        environment=settings.environment,
-        home=settings.home,
-        secrets=secrets_of(settings),
-        logs=logs,
-        patience=settings.patience,
-        sizes=settings.sizes,
-        page=settings.guard.public_url or "",
-        store=settings.store,
-    )
-
-
-async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Wait until the first of *waits* returns."""
-    async with open_hidden_nursery() as nursery:
-
-        async def wait_for(wait: Callable[[], Awaitable[object]]) -> None:
-            await wait()
-            nursery.cancel_scope.cancel()
-
-        for wait in waits:
-            nursery.start_soon(wait_for, wait)
-
-
-async def keep_reloading(server: Server, orders: Orders, manager: ServiceManager) -> None:
-    """Read the configuration of all workspaces again at each order, until cancelled."""
-    while True:
-        await orders.wait_reload()
-        manager.reloading()
-        await reload_all(server.workspaces())
-        manager.ready("Configuration read again")
-
-
-async def reload_all(workspaces: Sequence[HostedWorkspace]) -> None:
-    """Read the configuration of *workspaces* again; one whose files are not valid keeps what it has."""
-    await trio.lowlevel.checkpoint()
-    for workspace in workspaces:
-        extra = {"workspace_id": workspace.id, "path": str(workspace.directory)}
-        try:
-            await workspace.config.reload()
-        except CrushError as error:
-            log.error("config.not_reloaded", extra={**extra, "error": str(error)})  # noqa: TRY400
-    log.info("config.reloaded", extra={"workspaces": len(workspaces)})
-
-
-# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def drain_runs(server: Server, seconds: float, hurry: trio.Event) -> None:
-    """Refuse creates and new prompts, and wait until no run is left, for at most *seconds* or until *hurry*.
-
-    Runs that were accepted go on, the waiting ones too. Everything else is answered as before, so that
-    clients can follow them, answer their asks and cancel them.
+    Cancelling waits for the import, which cannot be stopped halfway and takes a moment.
     """
-    server.backend.draining = True
-    for workspace in server.workspaces():
-        workspace.draining = True
-    log.info("server.finishing", extra={"runs": server.meters.live_runs, "seconds": seconds})
-    with trio.move_on_after(seconds):
-        await _first_of(server.meters.wait_no_runs, hurry.wait)
-
-
-def begin_drain(server: Server) -> tuple[HostedWorkspace, ...]:
-    """Refuse new work and end the runs; the streams of *server* send that, and end.
-
-    Return the workspaces that are closing now.
-    """
-    closing = server.workspaces()
-    server.drain.announce()
-    server.backend.close()
-    return closing
-
-
-async def end_streams_late(
-    server: Server, closing: Sequence[HostedWorkspace], grace: float
-) -> None:
-    """Make sure that streams end in time, and before that the runs that they show.
-
-    After half of the *grace* endings that a store has not taken are given up; after three quarters of
-    it, the streams of workspaces that have not closed end.
-    """
-    await trio.sleep(grace * _ENDINGS_SHARE)
-    for workspace in closing:
-        workspace.runs.hurry()
-    await trio.sleep(grace * (_STREAMS_SHARE - _ENDINGS_SHARE))
-    server.drain.end_streams()
-
-
-# ── Imports after the start ─────────────────────────────────────────────────────────────────────
-
-
-@frozen
-class LateOpener(Generic[W]):
-    """Opens workspaces with an opener that is made when it is needed.
-
-    *make* imports what it needs and makes the opener, in a thread. It is called for each workspace; once
-    everything is imported, that costs nothing.
-    """
-
-    make: Callable[[], OpenWorkspace[W]]
-
-    @asynccontextmanager
-    async def open(self, plan: WorkspacePlan) -> AsyncIterator[W]:
-        """Open the workspace of *plan*; for the first one this may wait for the import."""
-        opener = await trio.to_thread.run_sync(self.make)
-        async with opener(plan) as opened:
-            yield opened
-
-    async def import_ahead(self) -> None:
-        """Import what the first workspace will need. Run it as a task beside the server.
-
-        Cancelling waits for the import, which cannot be stopped halfway and takes a moment.
-        """
-        await trio.sleep(HEAD_START)
-        await trio.to_thread.run_sync(self.make)
-
-
-def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
-    """Return an opener for *workspaces*, which imports their code when it is first needed."""
-
-    def make() -> OpenWorkspace[HostedWorkspace]:
-        from crush_trio.backend.open import open_hosted_workspace
-
-        if workspaces.open_store is None:
-            import_store(workspaces.store)
-        return partial(open_hosted_workspace, settings=workspaces)
-
-    return LateOpener(make)
-
-
-async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) -> None:
-    """Import what workspaces need, soon after the start. Run it as a task beside the server.
-
-    If the *whole_process* is the server's, the objects that exist then will stay, and are hidden from
-    the garbage collector (`gc.freeze`). Otherwise each full collection looks at all of them again and
-    delays every answer, by about 60 ms instead of 10.
-    """
-    await opener.import_ahead()
-    if whole_process:
-        gc.collect()
-        gc.freeze()
+    if name in sys.modules:  # a virtual clock would not see the thread
+        await trio.lowlevel.checkpoint()
+    else:
+        await trio.to_thread.run_sync(import_module, name)

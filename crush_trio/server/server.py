@@ -9,7 +9,6 @@ client or request path. All labels come from this program, so there is a bound o
 `AskFrames` encodes the pending asks of a workspace for a stream whose reader does not know them yet.
 """
 
-import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -21,22 +20,24 @@ from weakref import WeakKeyDictionary
 import trio
 from attrs import define, field, frozen
 
-from crush_trio import __version__
 from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend
+from crush_trio.backend.cluster.view import own_card
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form, crush_frame
 from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
+from crush_trio.server.hosting.front import version_members
 from crush_trio.server.page.login import Logins
 from crush_trio.server.page.rendering import Rendering
-from crush_trio.server.roster.following import RosterDesk
+from crush_trio.server.roster.desk import RosterDesk
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.server.tokens import ClientTokens
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
+from crush_trio.store.shared import NodeCard
 from crush_trio.tools.sandbox.machine import MachineSandbox
 from crush_trio.wire.answers import StreamAsks, Version
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 HTTP_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-
-_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 # ── Counters ────────────────────────────────────────────────────────────────────────────────────
@@ -273,6 +272,8 @@ class Server:
     """The other nodes, for a store that several servers share."""
     absent: "Absent | None" = field(default=None, kw_only=True)
     """What is asked about workspaces that are not open here; None if nothing is known of them."""
+    card: NodeCard = field(factory=own_card, kw_only=True)
+    """What the server tells about itself."""
     streams: Streams = field(factory=Streams, init=False)
     roster: RosterDesk = field(init=False, repr=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
@@ -307,6 +308,11 @@ class Server:
         """Return the workspaces that are open."""
         return self.backend.workspaces()
 
+    @property
+    def ending(self) -> bool:
+        """Whether the server takes no new work, because it ends soon."""
+        return self.backend.draining or self.backend.shutting_down
+
     def attached_clients(self, workspace_id: str) -> Counter[SessionId]:
         """Return how many clients look at each session of a workspace; 0 for those not named (E16)."""
         return self.backend.attached_by_session(WorkspaceId(workspace_id))
@@ -314,11 +320,4 @@ class Server:
     @property
     def version(self) -> Version:
         """What is serving."""
-        machine = platform.machine()
-        return Version(
-            version=__version__,
-            commit="",
-            build_id=f"crush_trio-{__version__}",
-            go_version="",
-            platform=f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}",
-        )
+        return Version(**version_members())

@@ -18,13 +18,11 @@ from attrs import evolve, field, frozen
 from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.audit.record import NO_PLACE, audit_path
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
-from crush_trio.config.checks import chosen_limits
+from crush_trio.config.sources import Places
 from crush_trio.errors import BadRequest, CrushError
-from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.limits import DEFAULTS, VARIABLE, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE, TcpAddress, parse_server_url
-from crush_trio.server.hosting.register import register_path
 from crush_trio.server.http.sockets import OWNER_ONLY, SocketAccess
-from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.service_manager import MANAGER_VARIABLES
 from crush_trio.server.tokens import tokens_path
 from crush_trio.store.lease import TTL
@@ -35,6 +33,12 @@ if TYPE_CHECKING:
     from crush_trio.store.open import OpenSharedStore
 
 log = logging.getLogger(__name__)
+
+RECENT_NAME: Final = "recent.json"
+"""The file with the directories that were used lately, in the user's data directory."""
+
+REGISTER_NAME: Final = "workspaces"
+"""The directory of the register of open workspaces, in the same place."""
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token."""
@@ -90,6 +94,13 @@ class AdvertiseInvalid(CrushError):
 
     code = "advertise_invalid"
     message = "other servers cannot reach this one so; write --advertise tcp://HOST:PORT"
+
+
+class LeaseTtlInvalid(CrushError):
+    """Leases cannot last for as long as the settings of a server say."""
+
+    code = "lease_ttl_invalid"
+    message = "leases cannot last so long; correct --lease-ttl or CRUSH_TRIO_LEASE_TTL"
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:
@@ -172,9 +183,13 @@ class ClusterSettings:
 
     @classmethod
     def of(cls, advertise: str, lease_ttl: float = TTL) -> Self:
-        """Return the settings of a node at *advertise*, as people write it; raises `AdvertiseInvalid`."""
+        """Return the settings of a node at *advertise*, as people write it.
+
+        Raises `AdvertiseInvalid` and `LeaseTtlInvalid`.
+        """
         if not LEAST_TTL <= lease_ttl <= MOST_TTL:
-            raise AdvertiseInvalid(f"a lease lasts {LEAST_TTL:g} to {MOST_TTL:g} seconds")
+            text = f"{lease_ttl:g} is not between {LEAST_TTL:g} and {MOST_TTL:g} seconds"
+            raise LeaseTtlInvalid(text)
         if not advertise:
             return cls(lease_ttl=lease_ttl)
         try:
@@ -221,6 +236,12 @@ class ServerSettings:
         return self.store.shared or self.cluster.open_store is not None
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """The server's own secrets, which no log and no workspace may show."""
+        token = (self.guard.token,) if self.guard.token else ()
+        return token + self.store.secrets
+
+    @property
     def home(self) -> Path:
         """The user's home directory, which holds the user's own configuration."""
         return Path(self.environment.get("HOME") or "/")
@@ -241,15 +262,16 @@ class ServerSettings:
         if public_url := environ.get(PUBLIC_URL_VARIABLE):
             guard = guard.behind(public_url)
         store = StoreSettings.from_environment(environ)
+        beside = _user_places(environ).data_file
         return cls(
             backend=backend,
             guard=guard,
             environment={k: v for k, v in environ.items() if k not in _NOT_FOR_COMMANDS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
-            sizes=chosen_limits(environ),
+            sizes=_chosen_sizes(environ),
             audit=audit_path(environ),
-            recent=recent_path(environ),
-            register=register_path(environ),
+            recent=beside.with_name(RECENT_NAME),
+            register=beside.with_name(REGISTER_NAME),
             store=store,
             cluster=ClusterSettings.of(
                 environ.get(ADVERTISE_VARIABLE, ""), _lease_ttl(environ.get(TTL_VARIABLE))
@@ -257,11 +279,40 @@ class ServerSettings:
         )
 
 
+def _user_places(environ: Mapping[str, str]) -> Places:
+    """Return where the user whose environment is *environ* has files."""
+    home = Path(environ.get("HOME") or "/")
+    home = home if home.is_absolute() else Path("/")
+    return Places(directory=Path("/"), home=home, environment=environ)
+
+
+def _chosen_sizes(environ: Mapping[str, str]) -> SizeLimits:
+    """Return the limits of *environ* and of the user's files."""
+    paths = [source.path for source in _user_places(environ).user_sources()]
+    if not environ.get(VARIABLE) and not any(map(_may_exist, paths)):
+        return DEFAULTS
+    # What reads the files takes longer to import than all that a server needs to listen.
+    from crush_trio.config.checks import chosen_limits
+
+    return chosen_limits(environ)
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether there is anything at *path*, or no way to see that there is nothing."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def _lease_ttl(text: str | None) -> float:
     try:
         return TTL if text is None else float(text)
     except ValueError:
-        raise AdvertiseInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
+        raise LeaseTtlInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
 
 
 def warn_without_audit(settings: ServerSettings) -> None:

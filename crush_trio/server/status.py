@@ -11,8 +11,7 @@ from typing import Final
 
 from crush_trio.errors import CrushError
 from crush_trio.log_context import Hide
-from crush_trio.wire.answers import ErrorBody
-from crush_trio.wire.codec import encode
+from crush_trio.plain_json import dump
 
 STATUS: Final[Mapping[str, int]] = {
     # The request is wrong. The Go program calls some of these a server error (L34).
@@ -114,6 +113,7 @@ STATUS: Final[Mapping[str, int]] = {
     # A hook of the user is against it.
     "prompt_refused": HTTPStatus.FORBIDDEN,
     # Another server was asked during the request, and its connection broke.
+    "another_answered": HTTPStatus.BAD_GATEWAY,
     "forward_lost": HTTPStatus.BAD_GATEWAY,
     # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
@@ -139,6 +139,7 @@ STATUS: Final[Mapping[str, int]] = {
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "advertise_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "lease_ttl_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cluster_token_missing": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -197,7 +198,9 @@ def error_body(exc: BaseException, hide: Hide | None = None) -> bytes:
     detail = known.detail if exact else ""
     if hide is not None:
         message, detail = hide(message), hide(detail)
-    return encode(ErrorBody(message=message, code=known.code, detail=detail))
+    # An `ErrorBody`, written without the codec: the HTTP server refuses before that is imported.
+    body = {"message": message, "code": known.code}
+    return dump({**body, "detail": detail} if detail else body)
 
 
 def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:

@@ -22,10 +22,9 @@ from typing import Final
 from attrs import define, field, frozen
 
 from crush_trio.clock import Clock, SystemClock
-from crush_trio.config.files import LockHeld, locked, replace_file
 from crush_trio.config.sources import Places, account_home
 from crush_trio.errors import BadRequest, Conflict, CrushError, DecodeError, NotFound, Unavailable
-from crush_trio.wire.codec import decode, encode
+from crush_trio.private_files import LockHeld, locked, replace_file
 from crush_trio.wire.fields import OmitEmpty
 
 FILE_NAME: Final = "tokens.json"
@@ -177,6 +176,9 @@ class TokenFile:
                 return ()
             with os.fdopen(handle, "rb") as file:
                 _check_private(os.fstat(handle))
+                # The codec takes as long to import as all that a server needs to listen, and most have no tokens.
+                from crush_trio.wire.codec import decode
+
                 return decode(file.read(_FILE_LIMIT), _Content).tokens
 
     @contextmanager
@@ -185,6 +187,8 @@ class TokenFile:
             yield self.read()
 
     def _write(self, tokens: tuple[NamedToken, ...]) -> None:
+        from crush_trio.wire.codec import encode  # see `read`
+
         replace_file(self.path, encode(_Content(tokens=tokens)) + b"\n")
 
 

@@ -2,10 +2,7 @@
 
 All writers do the same: they give changes and wait until they are durable (`commit`) or do not wait
 (`post`). Reads are split by consumer. `Store` is everything together. `store.memory` and
-`store.sqlite` satisfy it and pass the same conformance tests.
-
-`StoreLoad` and `Timings` are metrics. Counting costs one search in a short tuple; summing up and
-printing is done by the code that reads them.
+`store.sqlite` satisfy it and pass the same conformance tests. `StoreLoad` and `Timings` are metrics.
 """
 
 from bisect import bisect_left
@@ -349,9 +346,7 @@ class Timings:
     def absorb(self, other: "Timings") -> None:
         """Add everything that *other* has counted; its bounds must be the same."""
         assert other.bounds == self.bounds
-        self.counts = [
-            mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
-        ]
+        self.counts = [sum(pair) for pair in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
 
@@ -365,7 +360,9 @@ class StoreLoad:
 
     pending: int = 0
     size: int = 0
-    """The bytes of its files."""
+    """The bytes of its files, or of the *database* as it was last measured."""
+    database: str = ""
+    """The database whose size it is, if several stores share it."""
     commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS))
 
 
@@ -392,6 +389,10 @@ class Store(
     def load(self) -> StoreLoad:
         """The store's load; empty for a store that writes at once."""
         return StoreLoad()
+
+    async def measure(self) -> None:
+        """Look up the size for `load`, if that means asking a server. Takes a second at most."""
+        await trio.lowlevel.checkpoint()
 
     async def check(self) -> None:
         """Read everything and raise `StoreCorrupt` if anything is wrong; for a person who asks."""

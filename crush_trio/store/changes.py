@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 from attrs import evolve, field, frozen
 
-from crush_trio.wire.codec import clean_text
+from crush_trio.plain_json import clean_text
 from crush_trio.wire.ids import (
     AskId,
     MessageId,

@@ -5,22 +5,22 @@ kind alone. A kind is imported when a store of it is asked for, so that a progra
 load the libraries of another. A further kind is one more entry in `_KINDS`.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import trio
 from attrs import field, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds
 from crush_trio.errors import CrushError
-from crush_trio.store.base import Store
-from crush_trio.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from crush_trio.store.shared import NodeCard, SharedStore
+    from crush_trio.store.base import Store
+    from crush_trio.store.shared import DatabaseReport, NodeCard, NodeRow, SharedStore, Standing
 
 STORE_VARIABLE: Final = "CRUSH_TRIO_STORE"
 """The environment variable with the URL of the store."""
@@ -29,6 +29,8 @@ SITE_VARIABLE: Final = "CRUSH_TRIO_SITE"
 """The environment variable with the site of the workspaces in a shared store."""
 
 SITE_LENGTH: Final = 255
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class StoreUnknown(CrushError):
@@ -51,14 +53,17 @@ class SiteInvalid(CrushError):
 
 
 def _scheme_only(url: str) -> str:
-    return f"{url.partition(':')[0]}:…"
+    """Return what of *url* may be shown; a text without a scheme may begin with a password."""
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:…" if colon and _SCHEME.fullmatch(scheme) else "…"
 
 
 @frozen
 class StoreSettings:
     """Which store keeps the data of workspaces.
 
-    * `sqlite:` is a file in the data directory of each workspace.
+    * `sqlite:` is a file in the data directory of each workspace. With `sqlite:?synchronous=full` every
+      commit waits for the disk, so that a power failure loses nothing either.
     * `memory:` is lost when its workspace closes.
     * `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database that many servers share; it may
       name several hosts and has the parameters of libpq. A workspace is known by its *site* and its
@@ -115,7 +120,7 @@ class StoreSettings:
         return self.url.partition(":")[2]
 
 
-OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager[Store]]
+OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager["Store"]]
 """Opens the store of a data directory, for this process alone."""
 
 
@@ -131,7 +136,7 @@ class StoreReport:
 class _Kind:
     """One kind of store: how it is opened, and how to see that there is one without opening it."""
 
-    open: Callable[[Path, Path], AbstractAsyncContextManager[Store]]
+    open: "Callable[[Path, Path], AbstractAsyncContextManager[Store]]"
     """Takes the data directory and the directory of the workspace; each kind needs one of them."""
     has_data: Callable[[Path, Path], Awaitable[bool]]
 
@@ -139,14 +144,18 @@ class _Kind:
 # ── The kinds ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _sqlite(_settings: StoreSettings) -> _Kind:
+def _sqlite(settings: StoreSettings) -> _Kind:
     from crush_trio.store.sqlite.database import DATABASE_NAME
     from crush_trio.store.sqlite.store import open_sqlite_store
 
     async def has_file(data_dir: Path, _directory: Path) -> bool:
         return await trio.Path(data_dir / DATABASE_NAME).exists()
 
-    return _Kind(open=lambda data_dir, _: open_sqlite_store(data_dir), has_data=has_file)
+    synchronous = _SYNCHRONOUS[settings.place]
+    return _Kind(
+        open=lambda data_dir, _: open_sqlite_store(data_dir, synchronous=synchronous),
+        has_data=has_file,
+    )
 
 
 def _memory(_settings: StoreSettings) -> _Kind:
@@ -164,8 +173,10 @@ def _postgres(settings: StoreSettings) -> _Kind:
 
 
 @asynccontextmanager
-async def _open_memory(_data_dir: Path, _directory: Path) -> AsyncIterator[Store]:
+async def _open_memory(_data_dir: Path, _directory: Path) -> "AsyncIterator[Store]":
     await trio.lowlevel.checkpoint()
+    from crush_trio.store.memory.store import MemoryStore
+
     yield MemoryStore(RandomIds().new())
 
 
@@ -174,9 +185,19 @@ async def _never(_data_dir: Path, _directory: Path) -> bool:
     return False
 
 
+_SYNCHRONOUS: Final[Mapping[str, Literal["NORMAL", "FULL"]]] = {
+    "": "NORMAL",
+    "?synchronous=normal": "NORMAL",
+    "?synchronous=full": "FULL",
+}
+"""What may follow `sqlite:`, and when its commits wait for the disk."""
+
+
 def _refuse_place(settings: StoreSettings) -> None:
-    if settings.place:
-        raise StoreUnknown(f"nothing may follow {settings.scheme}: in its URL")
+    if settings.scheme == "sqlite" and settings.place not in _SYNCHRONOUS:
+        raise StoreUnknown("only ?synchronous=full or ?synchronous=normal may follow sqlite:")
+    if settings.scheme == "memory" and settings.place:
+        raise StoreUnknown("nothing may follow memory: in its URL")
 
 
 _KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {
@@ -193,7 +214,9 @@ _REMOTE: Final = frozenset({"postgresql", "postgres"})
 def check_url(settings: StoreSettings) -> None:
     """Raise `StoreUnknown` unless there is such a kind of store; imports and opens nothing."""
     if settings.scheme not in _KINDS or ":" not in settings.url:
-        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+        scheme = _scheme_only(settings.url).removesuffix("…")
+        named = f"begins with {scheme!r}" if scheme else "does not begin with the name of a kind"
+        raise StoreUnknown(f"the URL {named}")
     if settings.scheme not in _REMOTE:
         _refuse_place(settings)
     elif not settings.place.startswith("//"):
@@ -235,6 +258,36 @@ def open_shared_store(settings: StoreSettings, *, clock: Clock, ids: IdSource) -
     return lambda card, ttl: open_postgres_nodes(settings.url, card, ttl=ttl, clock=clock, ids=ids)
 
 
+async def read_cluster(settings: StoreSettings) -> "tuple[list[NodeRow], list[Standing]]":
+    """Return the nodes of a shared store and the workspaces that are run. Changes nothing.
+
+    Raises `StoreUnknown` for a store that is not `shared`.
+    """
+    _check_shared(settings)
+    from crush_trio.store.postgres import checks
+
+    return await trio.to_thread.run_sync(checks.read_cluster, settings.url)
+
+
+async def inspect_database(settings: StoreSettings) -> "DatabaseReport":
+    """Return what a server on a shared store would meet. Changes nothing.
+
+    Raises `StoreUnknown` for a store that is not `shared`, and a `StoreUnavailable` that says why the
+    database cannot be used.
+    """
+    _check_shared(settings)
+    from crush_trio.store.postgres import checks
+
+    return await trio.to_thread.run_sync(checks.inspect_database, settings.url)
+
+
+def _check_shared(settings: StoreSettings) -> None:
+    check_url(settings)
+    if not settings.shared:
+        raise StoreUnknown(f"{settings.scheme}: is not a store that several servers share")
+    check_driver(settings)
+
+
 def import_store(settings: StoreSettings) -> None:
     """Import what opening a store takes, ahead of time; raises `StoreUnknown`.
 
@@ -245,7 +298,7 @@ def import_store(settings: StoreSettings) -> None:
 
 def open_store(
     settings: StoreSettings, data_dir: Path, directory: Path | None = None
-) -> AbstractAsyncContextManager[Store]:
+) -> "AbstractAsyncContextManager[Store]":
     """Open the store that *settings* name, for the workspace of *directory*, for this process alone.
 
     Its data directory is *data_dir*; the default for *directory* is where that one is. Raises `StoreUnknown` for settings that name none; opening raises a

@@ -56,6 +56,10 @@ class NodeRow:
     card: NodeCard
     seconds: float
     """Until the row expires if the node does not renew it; not positive for one that is gone."""
+    seen_seconds: float = 0.0
+    """Since the node has written its row."""
+    draining: bool = False
+    """Whether it is about to end, and takes no new work."""
 
     @property
     def alive(self) -> bool:
@@ -106,6 +110,40 @@ class Beat:
     watched: Mapping[int, Standing]
 
 
+@frozen(kw_only=True)
+class DatabaseReport:
+    """What a server would meet in a database; see `store.open.inspect_database`. Nothing in it is secret."""
+
+    label: str
+    program: str
+    """The version of the database program."""
+    user: str
+    encrypted: bool
+    verified: bool
+    """Whether the certificate of the database and its name are checked."""
+    local: bool
+    """Whether the connection stays on this machine."""
+    encoding: str
+    schema: int
+    """0 if there are no tables."""
+    known: int
+    """The schema of this program."""
+    lacking: tuple[str, ...]
+    """Privileges that the user lacks."""
+    may_migrate: bool
+    standby: bool
+    read_only: bool
+    durable: bool
+    """Whether a commit is on the disk of the database before it is answered."""
+    standbys: str
+    """The synchronous standbys that a commit waits for."""
+    pooled: bool
+    """Whether a pooler is in between."""
+    shares: bool
+    """Whether that gives one connection of the server to several of its clients by turns."""
+    nodes: tuple[NodeRow, ...]
+
+
 class SharedStore(Protocol):
     """What the nodes of a cluster share. Methods raise `StoreUnavailable`."""
 
@@ -115,6 +153,10 @@ class SharedStore(Protocol):
 
     async def enter(self) -> NodeRow | None:
         """Enter the table of nodes; return the row of another start with this id that has not expired."""
+        ...
+
+    async def drain(self) -> None:
+        """Let the others know that this node is about to end."""
         ...
 
     async def leave(self) -> None:

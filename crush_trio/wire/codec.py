@@ -21,13 +21,12 @@ from attrs import define, field
 from cattrs import Converter
 
 from crush_trio.errors import DecodeError
+from crush_trio.plain_json import dump, shown
 from crush_trio.wire import converters
 from crush_trio.wire.converters import (
     Mismatch,
     Reader,
     class_writer,
-    clean_text,
-    dump,
     object_at,
     within,
     write_bytes,
@@ -39,7 +38,6 @@ from crush_trio.wire.messages import PARTS, FinishReason, Message, Part
 __all__ = [
     "USER_CANCELLED",
     "MessageEncoder",
-    "clean_text",
     "decode",
     "decode_part",
     "encode",
@@ -197,7 +195,7 @@ def _read_part(value: object, _type: object) -> Json:
     read_data = _DATA_READERS.get(kind) if isinstance(kind, str) else None
     if read_data is None:
         with within("type"):
-            raise Mismatch(f"unknown part type {converters.shown(converters.read_text(kind, str))}")
+            raise Mismatch(f"unknown part type {shown(converters.read_text(kind, str))}")
     try:
         return read_data(source.get("data"), None)
     except Mismatch as mismatch:

@@ -18,10 +18,10 @@ from enum import Enum, StrEnum
 from types import NoneType
 from typing import Any, Final, NewType, TypeAlias, get_args
 
-import orjson
 from cattrs import Converter
 from cattrs.fns import identity
 
+from crush_trio.plain_json import shown
 from crush_trio.wire.fields import ZERO_TIME, Json, WireField, is_timestamp, wire_fields
 
 
@@ -64,48 +64,9 @@ def write_bytes(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode("ascii")
 
 
-def clean_text(text: str) -> str:
-    """Return *text* without lone surrogates: two that form a pair are joined, others replaced.
-
-    Text that needs no change is returned itself.
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def dump(tree: Json) -> bytes:
-    """Return the JSON of a tree of plain values; clean its text if encoding fails."""
-    try:
-        return orjson.dumps(tree)
-    except orjson.JSONEncodeError:
-        return orjson.dumps(_clean(tree))
-
-
-def _clean(tree: Json) -> Json:
-    if isinstance(tree, str):
-        return clean_text(tree)
-    if isinstance(tree, dict):
-        return {_clean(key): _clean(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_clean(item) for item in tree]
-    return tree
-
-
 Reader: TypeAlias = Callable[[Any, Any], Any]
 """Takes a parsed value and the type it should have; the form of a cattrs hook."""
 
-OPEN_DEPTH: Final = 100
-"""How deep an open value may nest: less than the encoder's limit for the whole answer."""
-
-FEW_VALUES: Final = 6
-"""An error about an unknown value names the known ones if there are no more than this."""
-
-_SHOWN: Final = 40
 _INT64: Final = range(-(2**63), 2**63)
 _NAMES: Final[Mapping[type, str]] = {
     NoneType: "null",
@@ -117,6 +78,12 @@ _NAMES: Final[Mapping[type, str]] = {
     tuple: "a list",
     dict: "an object",
 }
+
+OPEN_DEPTH: Final = 100
+"""How deep an open value may nest: less than the encoder's limit for the whole answer."""
+
+FEW_VALUES: Final = 6
+"""An error about an unknown value names the known ones if there are no more than this."""
 
 
 class Mismatch(Exception):
@@ -136,11 +103,6 @@ class Mismatch(Exception):
 def expected(what: str, value: object) -> Mismatch:
     """Return a mismatch with the expected and the found kind; never with the value itself."""
     return Mismatch(f"expected {what}, got {_NAMES.get(type(value), 'something else')}")
-
-
-def shown(text: str) -> str:
-    """Return *text* quoted and short enough for a message."""
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
 def key_step(key: str) -> str:

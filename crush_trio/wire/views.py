@@ -1,4 +1,4 @@
-"""Sessions with their todos, the files that they changed, and the roster of all sessions of a server.
+"""Sessions with their todos, the files that they changed, the roster of all sessions, and the servers of a database.
 
 `wire.answers` has the other answers.
 
@@ -223,3 +223,59 @@ class SearchHit:
     role: Role
     snippet: str
     at: int
+
+
+# ── Servers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class LeaseView:
+    """The right of one process to run a workspace, until it expires in `seconds` unless it is renewed.
+
+    `epoch` counts the owners that the workspace has had, `holder` says in one line who this one is.
+    """
+
+    workspace_id: WorkspaceId
+    site: str
+    path: str
+    epoch: int
+    seconds: float
+    holder: str
+
+
+@frozen(kw_only=True)
+class NodeView:
+    """One server. `id` is the same after every restart, `boot` names this start of it.
+
+    `address` is where the other nodes reach it, empty if they cannot; `site` names the machines that see the
+    same files. It was heard of `seen_seconds` ago, and is `alive` if that is not too long. A node that is
+    `draining` ends soon and takes no new work.
+    """
+
+    id: str
+    boot: str
+    site: str
+    address: str
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    alive: bool
+    draining: bool
+    seen_seconds: float
+    leases: tuple[LeaseView, ...] = ()
+
+
+@frozen(kw_only=True)
+class ClusterView:
+    """All servers of a database; a server with a store of its own is the only one, and has no leases.
+
+    `shared` says whether the store is one that several servers can use. `node` is the id of the one that
+    answered, empty if the database was asked directly. `others` are the leases of processes that are no
+    servers, such as commands.
+    """
+
+    shared: bool
+    node: str
+    nodes: tuple[NodeView, ...]
+    others: tuple[LeaseView, ...] = ()

@@ -16,7 +16,7 @@ from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.server.agent import ScriptedTool
 from crush_trio.testing.server.config import no_commands
 from crush_trio.tools.base import ToolResult
-from crush_trio.tools.info import keep_recent_logs
+from crush_trio.tools.recent_logs import keep_recent_logs
 from crush_trio.tools.shell.guard.placeholder import MODE
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import Scope

@@ -7,6 +7,7 @@ from benchmarks.figures import (
     MS,
     Figure,
     Notes,
+    at_least,
     at_most,
     percentile,
     ratio_at_most,
@@ -44,6 +45,8 @@ def test_without_a_baseline_there_is_no_ratio_and_no_verdict_about_it():
     [
         (at_most(5), True),
         (at_most(4.9), False),
+        (at_least(5), True),
+        (at_least(5.1), False),
         (ratio_at_most(0.5), True),
         (ratio_at_most(0.4), False),
     ],

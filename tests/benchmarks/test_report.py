@@ -3,7 +3,17 @@
 import orjson
 import pytest
 
-from benchmarks.figures import BYTES, COUNT, MS, TIMES, Figure, at_most, ratio_at_most
+from benchmarks.figures import (
+    BYTES,
+    COUNT,
+    MS,
+    RATE,
+    TIMES,
+    Figure,
+    at_least,
+    at_most,
+    ratio_at_most,
+)
 from benchmarks.machine import Machine, this_machine
 from benchmarks.report import (
     BEGIN,
@@ -13,6 +23,7 @@ from benchmarks.report import (
     as_json,
     markdown,
     number,
+    promise,
     replaced,
     text_table,
 )
@@ -57,6 +68,7 @@ def accepted(ours, limit):
     [
         (0.4567, MS, "0.457 ms"),
         (1234.0, MS, "1.23 s"),
+        (151.4, RATE, "151/s"),
         (512, BYTES, "512 B"),
         (2048, BYTES, "2.0 KB"),
         (3 * 2**20, BYTES, "3.0 MB"),
@@ -120,3 +132,9 @@ def test_json_has_every_round():
 
 def test_this_machine_can_be_described():
     assert this_machine().python in this_machine().line()
+
+
+def test_a_promise_of_a_lowest_value_says_so():
+    runs = Figure(workload="b", name="runs", unit=RATE, ours=(90.0,), promise=at_least(100))
+    assert promise(runs) == "≥ 100/s"
+    assert report(runs).missed == [runs]

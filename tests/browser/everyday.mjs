@@ -127,9 +127,9 @@ export const everyday = (browser, about) => ({
     assert.equal(await page.locator(".covers").innerText(), "For the session: exactly this command");
     await page.locator("[data-answer=once]").click();
     await idle(page);
-    await browser.send(page, "$ rm a\u202etxt.exe");
+    await browser.send(page, "$ rm a\u202e\u200btxt.exe");
     await allow(page).waitFor();
-    assert.equal(await page.locator(".ask .command").innerText(), "$ rm a<U+202E>txt.exe");
+    assert.equal(await page.locator(".ask .command").innerText(), "$ rm a<U+202E><U+200B>txt.exe");
     await page.locator("[data-answer=deny]").click();
     await idle(page);
     await browser.send(page, "write a\u202eb to .git/config");

@@ -112,6 +112,38 @@ def test_help_and_version_import_neither_trio_nor_attrs_nor_a_command():
     }
 
 
+def imported_by(*arguments, **variables):
+    """Return what the program imports when it is called so, as `-X importtime` tells it."""
+    command = [sys.executable, "-X", "importtime", "-m", "crush_trio", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, check=False, text=True, env={**os.environ, **variables}
+    )
+    told = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    return done.stdout, set(told)
+
+
+def test_names_of_commands_are_completed_without_importing_one():
+    line = {"COMP_WORDS": "crush-trio se", "COMP_CWORD": "1"}
+    said, loaded = imported_by(_CRUSH_TRIO_COMPLETE="bash_complete", **line)
+    assert said.split() == ["plain,serve", "plain,sessions"]
+    assert {"trio", "rich", "attr", "orjson"} & loaded == set()
+    assert not [name for name in loaded if name.startswith("crush_trio.cli.commands")]
+
+
+OF_A_SERVER = {"quart", "hypercorn", "sqlite3", "crush_trio.config.load", "crush_trio.server"}
+OF_A_TERMINAL = {"rich.markdown", "markdown_it", "pygments", "crush_trio.cli.report.terminal"}
+
+
+@pytest.mark.parametrize("command", ["run", "sessions", "ps", "attach"])
+def test_a_command_that_asks_a_server_imports_no_part_of_one(command):
+    """Nor what draws answers, before there is one to draw."""
+    _, loaded = imported_by(command, "--help")
+    assert "crush_trio.cli.server_link" in loaded
+    kept = {"crush_trio.cli.report.terminal"} if command == "attach" else set()
+    assert loaded & (OF_A_SERVER | OF_A_TERMINAL) - kept == set()
+    assert not [name for name in loaded if name.startswith("crush_trio.tools.s")]
+
+
 def test_the_version_is_there_at_once():
     """Measured in what it takes of a processor; the bound is three times that on a quiet machine."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from crush_trio.agent.turn import planner
 from crush_trio.cli import security_checks
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.main import main
 from crush_trio.cli.report.findings import Level
 from crush_trio.cli.security_checks import (
@@ -18,7 +19,6 @@ from crush_trio.cli.security_checks import (
     describe_sandbox,
     held,
 )
-from crush_trio.cli.server_link import configuration_of
 from crush_trio.config.files import CommandPolicy, SandboxConfig, SandboxMode, SandboxNetwork
 from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.sandbox.machine import MachineSandbox

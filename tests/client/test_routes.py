@@ -66,6 +66,7 @@ CLIENT_CALLS = {
     "config_schema": lambda c: c.config_schema(),
     "event_schema": lambda c: c.event_schema(),
     "metrics": lambda c: c.metrics(),
+    "cluster": lambda c: c.cluster(),
     "audit": lambda c: c.audit(after=1, limit=2),
     "usage": lambda c: c.usage(days=7),
     "workspaces": lambda c: c.workspaces(),

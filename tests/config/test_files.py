@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.files import LockHeld, locked, parse_tree, read_file, replace_file
+from crush_trio.config.files import parse_tree
+from crush_trio.private_files import LockHeld, locked, read_file, replace_file
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path):

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.info import CrushInfoTool, CrushLogsTool, InfoReport, RecentLogs
+from crush_trio.tools.info import CrushInfoTool, CrushLogsTool, InfoReport
+from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
 from crush_trio.tools.web.download import DownloadTool

@@ -194,6 +194,21 @@ def test_the_services_of_the_compose_file_use_what_it_declares():
     assert services["postgres"]["profiles"] == ["postgres"], "it is not started by default"
 
 
+def test_the_database_has_a_password_of_its_own_from_a_file_that_no_other_service_gets():
+    services = COMPOSE["services"]
+    environment = services["postgres"]["environment"]
+    secret = Path(environment["POSTGRES_PASSWORD_FILE"])
+    assert secret.parent == Path("/run/secrets")
+    assert [name for name in services if secret.name in services[name].get("secrets", ())] == [
+        "postgres"
+    ]
+    assert COMPOSE["secrets"][secret.name] == {"file": f"./{secret.name}"}
+    assert f"> {secret.name} &&" in (DEPLOY / "compose.yaml").read_text("utf-8")
+    for service in (*services.values(), *CLUSTER["services"].values()):
+        given = " ".join(map(str, service.get("environment", {})))
+        assert "PASSWORD" not in given.replace("POSTGRES_PASSWORD_FILE", "")
+
+
 def test_the_volumes_of_the_service_are_those_of_the_image():
     places = [each.partition(":")[2] for each in COMPOSE["services"]["crush-trio"]["volumes"]]
     assert sorted(places) == sorted(json.loads(of_kind("VOLUME")[0]))

@@ -1,6 +1,7 @@
 """The HTTP client: what is sent, when a connection is used again, and what goes wrong."""
 
 import gzip
+import socket
 
 import pytest
 import trio
@@ -105,6 +106,24 @@ async def test_a_body_without_a_length_ends_with_the_connection():
         nursery.start_soon(serve)
         assert await ask(to) == (200, b"all of it")
     assert to.idle == 0
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize(
+    ("framing", "bare"),
+    [(b"", True), (b"content-length: 9\r\n", False), (b"transfer-encoding: chunked\r\n", False)],
+)
+async def test_only_a_body_that_nothing_frames_can_be_read_from_the_socket(framing, bare):
+    ours, theirs = socket.socketpair()
+
+    async def dial(_origin):
+        await trio.lowlevel.checkpoint()
+        return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+
+    with theirs:
+        theirs.sendall(b"HTTP/1.1 200 OK\r\n%b\r\n" % framing)
+        async with HttpClient(dial).open(post()) as answer:
+            assert (answer.socket is not None) is bare
 
 
 async def test_what_is_left_of_a_body_is_waited_for_only_a_moment():

@@ -8,7 +8,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend.settings import Terms, WorkspaceKey, WorkspacePlan
-from crush_trio.server.run import HEAD_START, LateOpener
+from crush_trio.server.hosting.host import HEAD_START, LateOpener
 from crush_trio.wire.ids import WorkspaceId
 from tests.backend.hosts import A
 

@@ -5,7 +5,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.server.run import Orders, drain_runs, keep_reloading, reload_all
+from crush_trio.server.hosting.host import drain_runs, keep_reloading, reload_all
+from crush_trio.server.run import Orders
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings
 from crush_trio.testing.explore.checkpoints import Gate

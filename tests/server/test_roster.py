@@ -9,7 +9,8 @@ from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.roster.changes import GONE, RosterChanges
 from crush_trio.server.roster.feeds import NoWorkspace
 from crush_trio.server.roster.following import PACE
-from crush_trio.server.roster.recent import MOST, RecentDirectories, recent_path
+from crush_trio.server.roster.recent import MOST, RecentDirectories
+from crush_trio.server.settings import ServerSettings
 from crush_trio.server.sse import Drain, stream
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.errors import StoreFailed
@@ -376,7 +377,7 @@ def test_a_reader_that_may_miss_an_end_must_start_again():
 
 
 async def test_recent_directories_are_those_that_exist_the_last_first(tmp_path, autojump_clock):
-    file = recent_path({"HOME": str(tmp_path)})
+    file = ServerSettings.from_environment({"HOME": str(tmp_path)}).recent
     assert file.is_relative_to(tmp_path)
     recent = RecentDirectories(file)
     assert await recent.read() == ()

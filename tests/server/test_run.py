@@ -15,10 +15,11 @@ from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress
-from crush_trio.server import run as running_server
-from crush_trio.server.run import LateOpener, default_workspaces, run_server, settle_in
+from crush_trio.server.hosting import host as hosting
+from crush_trio.server.hosting.host import LateOpener, default_workspaces, settle_in
+from crush_trio.server.run import run_server
 from crush_trio.server.settings import GuardSettings, ServerSettings
-from crush_trio.tools.info import RecentLogs
+from crush_trio.tools.recent_logs import RecentLogs
 from tests.server.raw_client import open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
@@ -174,9 +175,7 @@ async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatc
 
 async def test_what_workspaces_need_is_there_before_the_first_of_them(tmp_path, monkeypatch):
     made = trio.Event()
-    monkeypatch.setattr(
-        running_server, "import_store", lambda _: trio.from_thread.run_sync(made.set)
-    )
+    monkeypatch.setattr(hosting, "import_store", lambda _: trio.from_thread.run_sync(made.set))
     async with running(tmp_path):
         with trio.fail_after(SOON):
             await made.wait()

@@ -30,11 +30,12 @@ def leaves(cls=CrushError):
 
 
 def is_ours(leaf):
-    """Whether a server can raise it; clients, handles of runs and `net` raise theirs."""
+    """Whether a server can raise it; clients, copies, handles of runs and `net` raise theirs."""
     return not leaf.__module__.startswith(
         (
             "crush_trio.client.",
             "crush_trio.cli.",
+            "crush_trio.store.copies.",
             "crush_trio.net.errors",
             "crush_trio.testing.",
             "crush_trio.backend.run_handle",

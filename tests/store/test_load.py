@@ -10,10 +10,14 @@ from crush_trio.store.base import COMMIT_BOUNDS, StoreLoad, Timings
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.health import Health
 from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.postgres import database
+from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.store.sqlite.writer import open_writer
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.views import Session
+from tests.store.postgres.server import connect as connect_to_postgres
+from tests.store.postgres.server import new_database
 from tests.store.sqlite.test_writer import connect, insert
 
 
@@ -75,3 +79,39 @@ async def test_a_store_on_disk_tells_how_large_its_files_are(tmp_path):
         files = sum(path.stat().st_size for path in tmp_path.glob("crush-trio.db*"))
         assert store.load.size == files > 50_000
     assert MemoryStore().load.size == 0
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_stores_in_one_database_tell_its_size_once_it_was_looked_up(tmp_path):
+    url = new_database()
+    async with (
+        open_postgres_store(url, tmp_path / "a", site="test") as one,
+        open_postgres_store(url, tmp_path / "b", site="test") as other,
+    ):
+        assert one.load.size == 0
+        await one.measure()
+        await other.measure()
+        with connect_to_postgres(url) as connection:
+            [size] = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert one.load.size == pytest.approx(size, rel=0.1)
+        assert (one.load.size, one.load.database) == (other.load.size, other.load.database)
+        assert one.load.database.endswith(url.rpartition("/")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_metrics_do_not_wait_for_a_database_that_does_not_answer(tmp_path, monkeypatch):
+    answer = threading.Event()
+
+    def held(_):
+        answer.wait(60)
+        return 5
+
+    monkeypatch.setattr(database, "_size", held)
+    monkeypatch.setattr(database, "MEASURE_SECONDS", 0.01)
+    async with open_postgres_store(new_database(), tmp_path, site="test") as store:
+        await store.measure()
+        assert store.load.size == 0
+        assert store.degraded is None
+        answer.set()

@@ -15,6 +15,7 @@ from crush_trio.store.open import (
     StoreReport,
     StoreSettings,
     StoreUnknown,
+    check_url,
     has_data,
     import_store,
     inspect_store,
@@ -27,9 +28,18 @@ pytestmark = pytest.mark.real_clock
 
 SQLITE, MEMORY = StoreSettings(), StoreSettings("memory:")
 WRONG = [
-    "", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "memory:x", "/a/file.db",
+    "", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "sqlite:?synchronous=off", "memory:x", "/a/file.db",
     "postgresql", "postgresql:", "postgres:name", "postgresql:/run/socket",
 ]  # fmt: skip
+
+
+NO_URLS = [
+    "host=db user=crush password=hunter2 dbname=crush",
+    "host=db password=hun:hunter2",
+    "hunter2",
+    "crush:hunter2@db/crush",
+    "mysql://crush:hunter2@db/crush",
+]
 
 
 # ── Which one ───────────────────────────────────────────────────────────────────────────────────
@@ -42,6 +52,16 @@ async def test_the_default_is_a_file_in_the_data_directory(tmp_path):
         assert store.path.parent == tmp_path / "data"
 
 
+@pytest.mark.parametrize(
+    ("place", "number"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)]
+)
+async def test_the_url_says_whether_commits_wait_for_the_disk(tmp_path, place, number):
+    async with open_store(StoreSettings(f"sqlite:{place}"), tmp_path) as store:
+        pragma = "PRAGMA synchronous"
+        found = await store._database.transact(lambda db: db.execute(pragma).fetchone())
+        assert found == (number,)
+
+
 async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):
     async with open_store(MEMORY, tmp_path) as store:
         assert isinstance(store, MemoryStore)
@@ -51,6 +71,13 @@ async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):
     async with open_store(MEMORY, tmp_path) as again:
         assert await again.sessions() == []
         assert again.boot_id != store.boot_id
+
+
+@pytest.mark.parametrize("url", NO_URLS)
+def test_a_text_that_is_no_url_of_a_store_is_refused_without_its_password(url):
+    with pytest.raises(StoreUnknown) as caught:
+        check_url(StoreSettings(url))
+    assert "hunter2" not in str(caught.value) + repr(StoreSettings(url))
 
 
 @pytest.mark.parametrize("url", WRONG)

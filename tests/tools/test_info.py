@@ -10,9 +10,9 @@ from crush_trio.tools.info import (
     CrushInfoTool,
     CrushLogsTool,
     InfoReport,
-    RecentLogs,
     format_report,
 )
+from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.wire.config import (
     CatalogModel,
     Config,

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from crush_trio.log_context import logged_for
-from crush_trio.tools.info import MAX_LINE_LENGTH, RecentLogs
+from crush_trio.tools.recent_logs import MAX_LINE_LENGTH, RecentLogs
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from types import MappingProxyType
 import orjson
 import pytest
 
+from crush_trio.plain_json import clean_text
 from crush_trio.wire.asks import PermissionRequest, QuestionResponse
 from crush_trio.wire.codec import (
     USER_CANCELLED,
-    clean_text,
     decode,
     decode_part,
     encode,

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import crush_trio.wire
 from crush_trio.net.address import TcpAddress, UnixAddress
+from crush_trio.plain_json import clean_text
 from crush_trio.wire.codec import (
     MessageEncoder,
-    clean_text,
     decode,
     decode_part,
     encode,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, field
 
-from crush_trio.config.redaction import REDACTED, is_secret_name, redact_text
-from crush_trio.config.secrets.known import KnownSecrets, map_text
+from crush_trio.config.redaction import REDACTED, is_secret_name, map_text, redact_text
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.wire.fields import Json
 
 KNOWN = "known"

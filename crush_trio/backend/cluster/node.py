@@ -10,6 +10,7 @@ connect again, and the store refuses what its runs still want to write. The next
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Final
@@ -17,6 +18,7 @@ from typing import Final
 import trio
 from attrs import define, evolve, field
 
+from crush_trio.backend.cluster.view import cluster_view
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
@@ -28,6 +30,7 @@ from crush_trio.store.errors import LeaseLost, StoreLocked, StoreUnavailable
 from crush_trio.store.lease import RENEWALS, Lease
 from crush_trio.store.shared import NodeCard, NodeRow, NodeTaken, SharedStore, Standing
 from crush_trio.wire.ids import WorkspaceId
+from crush_trio.wire.views import ClusterView
 
 RELEASE_SECONDS: Final = 5.0
 """Seconds that releasing a lease may take; after that it expires by itself."""
@@ -85,7 +88,34 @@ class Watch:
     standing: Standing
     changed: trio.Event = field(factory=trio.Event, init=False, repr=False)
     """Set when it has another owner or none."""
+    gone: bool = field(default=False, init=False)
+    """Whether a request has found that the owner does not answer; that is logged once."""
     users: int = field(default=0, init=False)
+
+
+@define(eq=False)
+class NodeMeters:
+    """What a node has done so far, for its metrics."""
+
+    takeovers: int = field(default=0, init=False)
+    """Workspaces opened here that were open when their last owner ended, in order or not."""
+    lost: int = field(default=0, init=False)
+    """Leases that could not be renewed in time, or that another node had taken."""
+    renewals: Counter[bool] = field(factory=Counter, init=False)
+    """Attempts to renew the node's row and leases, by whether the store has answered."""
+    forwarded: Counter[str] = field(factory=Counter, init=False)
+    """Requests that were passed on, by what came of them: `answer`, `stream` or `failed`."""
+    streams: int = field(default=0, init=False)
+    """Event streams that are being passed on now."""
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a stream while it is passed on."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
 
 
 @define(eq=False)
@@ -94,6 +124,7 @@ class Node:
 
     shared: SharedStore
     _clock: Clock = field(repr=False)
+    meters: NodeMeters = field(factory=NodeMeters, init=False, repr=False)
     _held: dict[int, HeldLease] = field(factory=dict, init=False, repr=False)
     _watched: dict[int, Watch] = field(factory=dict, init=False, repr=False)
 
@@ -144,6 +175,17 @@ class Node:
             if now.owner is None or now.epoch != standing.epoch or left <= 0:
                 return now
 
+    async def view(self) -> ClusterView:
+        """Return all nodes and their leases, as the store has them."""
+        rows, standings = await self.shared.nodes(), await self.shared.standings()
+        return cluster_view(rows, standings, node=self.card.id)
+
+    async def tell_draining(self) -> None:  # noqa: ASYNC910 - it waits for the store
+        """Let people and other nodes see that this one is about to end, if the store can be reached."""
+        await trio.lowlevel.checkpoint()
+        with suppress(StoreUnavailable):
+            await self.shared.drain()
+
     @contextmanager
     def watching(self, standing: Standing) -> Iterator[Watch]:
         """Look at a workspace of another node during the block; `Watch.changed` tells that it moved."""
@@ -165,8 +207,9 @@ class Node:
         interval = self.shared.ttl / RENEWALS
         while True:
             sent = trio.current_time()
-            pause = interval / 5 if not await self._beat(sent) else interval
-            await trio.sleep_until(sent + pause)
+            renewed = await self._beat(sent)
+            self.meters.renewals[renewed] += 1
+            await trio.sleep_until(sent + (interval if renewed else interval / 5))
 
     async def _beat(self, sent: float) -> bool:
         """Renew everything once; return False if the store did not answer."""
@@ -223,6 +266,7 @@ class Node:
                         yield workspace
                     finally:
                         if held.scope.cancel_called:
+                            self.meters.lost += 1
                             disown(workspace)
             if held.scope.cancelled_caught:
                 log.warning("workspace.lease_lost", extra={"workspace_id": plan.id})
@@ -239,6 +283,7 @@ class Node:
         standing = await self.shared.register(plan.key, self._clock.unix())
         held = HeldLease(await self._claim(standing), self.shared)
         self._held[held.lease.workspace] = held
+        self.meters.takeovers += standing.wanted
         try:
             with held.scope:
                 yield held

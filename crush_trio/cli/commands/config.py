@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from crush_trio.cli.configuration import configuration_of, places_of
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.options import (
     Invocation,
@@ -20,7 +21,6 @@ from crush_trio.cli.options import (
     print_report,
     write,
 )
-from crush_trio.cli.server_link import configuration_of, places_of
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.config.errors import ConfigInvalid, ConfigWarning
 from crush_trio.config.snapshot import LoadedConfig

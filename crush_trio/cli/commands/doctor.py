@@ -2,7 +2,7 @@
 
 Each finding is one line. Nothing is changed; only the sandbox is tried, with commands that end at once.
 Keys are reported as present or missing, and never shown. `--security` tries what protects the user
-(`cli/security_checks.py`).
+(`cli/security_checks.py`), `--store` checks a database that servers share (`cli/store_checks.py`).
 """
 
 import os
@@ -21,6 +21,7 @@ from crush_trio import __version__
 from crush_trio.audit.file import AuditFile
 from crush_trio.audit.record import NO_PLACE, audit_path
 from crush_trio.cli.background import LINGER, Background
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.exits import ExitCode, NotOurs, explain
 from crush_trio.cli.import_hint import GO_NAME, import_hint, missing_sessions
 from crush_trio.cli.options import (
@@ -36,21 +37,13 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.findings import Finding, Level, failed, report
 from crush_trio.cli.report.reporter import count
 from crush_trio.cli.security_checks import check_security, describe_sandbox
-from crush_trio.cli.server_link import (
-    STUCK,
-    client_token,
-    configuration_of,
-    open_directory,
-    open_link,
-    probe,
-)
+from crush_trio.cli.server_link import STUCK, client_token, open_directory, open_link, probe
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.checks import chosen_limits
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
-from crush_trio.config.known_providers import unsupported_key
-from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER, unsupported_key
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import LIMIT_INFO, shown
@@ -78,14 +71,23 @@ _DEFAULT_STORE: Final = StoreSettings()
 @click.option(
     "--security", is_flag=True, help="Try instead what protects you, above all the sandbox."
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Check instead whether servers can share this database, and how those on it are.",
+)
 @debug_option
 @pass_invocation
-def doctor(invocation: Invocation, host: str | None, cwd: str, security: bool) -> int:
+def doctor(
+    invocation: Invocation, host: str | None, cwd: str, security: bool, store: str | None
+) -> int:
     """Check this installation and a directory for problems.
 
     Checks versions, configuration, providers, the server, the data directory and the programs that
     tools use. Keys are never shown. Exit code 1 means that there is a problem to fix.
     """
+    if store is not None:
+        return invocation.run(check_shared_store, invocation.environ, store)
     check = check_protection if security else check_all
     return invocation.run(check, invocation.environ, host, directory_of(cwd, host))
 
@@ -119,6 +121,13 @@ async def check_protection(environ: Mapping[str, str], host: str | None, directo
     except CrushError as error:
         findings = [failed("configuration", error)]
     return _print(findings)
+
+
+async def check_shared_store(environ: Mapping[str, str], url: str) -> int:
+    """Print whether servers can share a database; return the exit code."""
+    from crush_trio.cli.store_checks import check_store
+
+    return _print(await check_store(environ, url))
 
 
 def _print(findings: list[Finding]) -> int:

@@ -9,6 +9,7 @@ import trio
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.import_hint import GO_NAME
 from crush_trio.cli.options import (
     Invocation,
@@ -19,7 +20,6 @@ from crush_trio.cli.options import (
     print_report,
 )
 from crush_trio.cli.report.reporter import count
-from crush_trio.cli.server_link import configuration_of
 from crush_trio.store.go_import import ImportReport, NotCrushDatabase, import_go_database
 from crush_trio.store.open import StoreSettings, open_store
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from crush_trio.audit.record import Action
 from crush_trio.cli.audited import record_change
+from crush_trio.cli.configuration import places_of
 from crush_trio.cli.exits import RuleUnknown
 from crush_trio.cli.names import match_id
 from crush_trio.cli.options import (
@@ -27,7 +28,7 @@ from crush_trio.cli.options import (
     print_report,
     write,
 )
-from crush_trio.cli.server_link import finds_server, open_directory, open_link, places_of
+from crush_trio.cli.server_link import finds_server, open_directory, open_link
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.session_routes import PermissionRoutes
 from crush_trio.config.live import open_live_config

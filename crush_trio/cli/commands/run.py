@@ -34,12 +34,10 @@ from crush_trio.cli.options import (
 )
 from crush_trio.cli.report.plain import JsonReporter, PlainReporter
 from crush_trio.cli.report.reporter import Reporter, RunEnd, RunStart, exit_code_of_run
-from crush_trio.cli.report.terminal import TerminalReporter
 from crush_trio.cli.server_link import ServerLink, open_directory, open_link
 from crush_trio.cli.terminal.signals import Interrupts, interruptible
 from crush_trio.client.workspace import RemoteWorkspace
-from crush_trio.config.known_providers import unsupported_key
-from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER, unsupported_key
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.ids import SessionId
@@ -142,6 +140,9 @@ def _reporter(invocation: Invocation, output: str, *, quiet: bool) -> Reporter:
     if output != "text":
         return JsonReporter(write, stream=output == "stream-json")
     if is_interactive(invocation.environ):
+        # Not at the top: a script needs neither its dialogs nor its editor.
+        from crush_trio.cli.report.terminal import TerminalReporter
+
         return TerminalReporter(Console(), quiet=quiet)
     return PlainReporter(write, Console(stderr=True), quiet=quiet)
 

@@ -39,7 +39,7 @@ from crush_trio.server.http.serve import GRACE
 from crush_trio.server.http.sockets import SocketAccess
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.page.login import CODE_LIFE, new_code
-from crush_trio.server.run import Orders, run_server, secrets_of
+from crush_trio.server.run import Orders, run_server
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import (
     ClusterSettings,
@@ -178,7 +178,8 @@ Environment:
 @click.option(
     "--store",
     metavar="URL",
-    help="Where the data is kept: sqlite: (a file in the data directory of each workspace, the default) or "
+    help="Where the data is kept: sqlite: (a file in the data directory of each workspace, the default), "
+    "sqlite:?synchronous=full (the same, and every commit waits for the disk) or "
     "postgresql://HOST/DATABASE. A URL with a password belongs into CRUSH_TRIO_STORE instead: other users "
     "see the arguments of commands.",
 )
@@ -252,9 +253,8 @@ def serve(
         settings.cluster.lease_ttl if lease_ttl is None else lease_ttl,
     )
     settings = evolve(settings, store=chosen, cluster=cluster)
-    secrets = secrets_of(settings)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
-    with open_log(LogFormat(log_format), level, secrets=secrets):
+    with open_log(LogFormat(log_format), level, secrets=settings.secrets):
         serving = partial(serve_until_signal, drain=drain, manager=manager)
         trio.run(serving, addresses, settings, grace)
     return 0

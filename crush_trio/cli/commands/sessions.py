@@ -31,13 +31,7 @@ from crush_trio.cli.options import (
 )
 from crush_trio.cli.report.conversation import transcript_lines
 from crush_trio.cli.report.reporter import short
-from crush_trio.cli.server_link import (
-    configuration_of,
-    finds_server,
-    has_data,
-    open_directory,
-    open_link,
-)
+from crush_trio.cli.server_link import finds_server, open_directory, open_link
 from crush_trio.cli.terminal.screen import Renderer
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.workspace import RemoteWorkspace
@@ -166,9 +160,13 @@ async def _sessions(
     host, directory = target
     await trio.lowlevel.checkpoint()
     served = host is not None or await finds_server(environ)
-    if not served and not await has_data(Path(directory), environ):
-        config = await configuration_of(Path(directory), environ)
-        return (), await import_hint(config.data_dir, directory)
+    if not served:
+        # Not at the top: most listings come from a server, and this imports half of one.
+        from crush_trio.cli.configuration import configuration_of, has_data
+
+        if not await has_data(Path(directory), environ):
+            config = await configuration_of(Path(directory), environ)
+            return (), await import_hint(config.data_dir, directory)
     async with (
         open_link(host, environ, start=True) as link,
         open_directory(link, directory, environ, init=False) as workspace,

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from crush_trio.audit.record import Action
 from crush_trio.cli.audited import record_change
+from crush_trio.cli.configuration import places_of
 from crush_trio.cli.exits import ExitCode, NotTrusted
 from crush_trio.cli.options import (
     Invocation,
@@ -25,7 +26,6 @@ from crush_trio.cli.options import (
     pass_invocation,
     print_report,
 )
-from crush_trio.cli.server_link import places_of
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.config.edits import Change, distrust_directory, trust_directory, write_change
 from crush_trio.config.files import check_types, read_tree, without_malformed

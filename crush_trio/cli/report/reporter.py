@@ -17,7 +17,7 @@ from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.client.follower import RunPiece
 from crush_trio.client.workspace import RemoteWorkspace
-from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.config.known_providers import DEMO_PROVIDER
 from crush_trio.wire.answers import HitView, ReceiptView
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy, Refusal
 from crush_trio.wire.config import SelectedModel

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from crush_trio.cli.terminal.editor import Layout, LineEditor, layout
 from crush_trio.cli.terminal.keyboard import Key
-from crush_trio.cli.terminal.text import diff_lines, one_line, visible
+from crush_trio.cli.terminal.text import diff_lines, every_character, one_line, visible
 from crush_trio.tools.files.text import difference
 from crush_trio.wire.asks import (
     TRUST_TOOL,
@@ -86,11 +86,16 @@ class PermissionDialog:
     def body(self) -> RenderableType:
         """Return what is asked for: the command, the change, or the arguments."""
         request = self.request
-        tool, action = visible(request.tool_name), one_line(request.action or "run")
+        tool, action = (
+            every_character(request.tool_name),
+            one_line(every_character(request.action or "run")),
+        )
         title = Text.assemble(
             ("? ", "bold yellow"), (tool, "bold"), f" asks for permission: {action}"
         )
-        where = [Text(f"in {one_line(request.path)}", "dim")] if request.path else []
+        where = (
+            [Text(f"in {one_line(every_character(request.path))}", "dim")] if request.path else []
+        )
         details = Padding(Group(*permission_details(request), *where), (0, 0, 0, 2))
         return Group(title, details)
 
@@ -110,18 +115,20 @@ def permission_details(request: PermissionRequest) -> list[Text]:
     """Return what the user must see before allowing a request."""
     params: Mapping[str, Json] = request.params or {}
     if request.tool_name == TRUST_TOOL:
-        return _limited(visible(request.description), "bold")
+        return _limited(every_character(request.description), "bold")
     old, new = params.get("old_content", ""), params.get("new_content")
     if isinstance(old, str) and isinstance(new, str):
-        name = visible(str(params.get("file_path", "")))
+        name = every_character(str(params.get("file_path", "")))
         diff = difference(old, new).unified(name)
         return [Text(name, "bold"), *diff_lines(diff, BODY_LINES)]
     if isinstance(command := params.get("command"), str):
-        return _limited(visible(command), "bold")
-    lines = [Text(one_line(request.description))] if request.description else []
+        return _limited(every_character(command), "bold")
+    lines = [Text(one_line(every_character(request.description)))] if request.description else []
     if not params:
         return lines
-    return lines + _limited(visible(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold")
+    return lines + _limited(
+        every_character(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold"
+    )
 
 
 def _limited(text: str, style: str) -> list[Text]:

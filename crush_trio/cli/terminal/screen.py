@@ -19,14 +19,16 @@ rows they take then.
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import define, field, frozen
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.markdown import Markdown
 
 from crush_trio.cli.terminal.text import visible
+
+if TYPE_CHECKING:
+    from rich.markdown import Markdown
 
 WIDEST: Final = 4096
 """The width in cells used where lines must not be wrapped."""
@@ -200,7 +202,10 @@ class GrowingMarkdown:
         return ["", *lines] if self._begun and lines else lines
 
 
-def _markdown(block: str) -> Markdown:
+def _markdown(block: str) -> "Markdown":
+    # Not at the top: it brings a Markdown parser and Pygments, which only an answer at a terminal needs.
+    from rich.markdown import Markdown
+
     return Markdown(block, hyperlinks=False)
 
 

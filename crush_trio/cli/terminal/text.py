@@ -5,7 +5,6 @@ one line look like another. They are replaced by visible ones.
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,14 +14,34 @@ from rich.text import Text
 from crush_trio.wire.fields import Json
 from crush_trio.wire.messages import ToolCallPart
 
-_CONTROL: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
+_OBEYED: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 )
+"""Characters that a terminal obeys, or that change the order in which a line is read."""
+
+_NO_WIDTH: Final = "\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
+"""Characters that take no place and that no script needs."""
+
+_JOINING: Final = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0"
+)
+"""Characters that take no place and that scripts or emoji need, so that they stay in ordinary text."""
+
+_UNSEEN: Final = re.compile(f"[{_OBEYED}{_NO_WIDTH}]")
+_UNSEEN_OR_JOINING: Final = re.compile(f"[{_OBEYED}{_NO_WIDTH}{_JOINING}]")
 
 
 def visible(text: str) -> str:
-    """Return *text* with control characters replaced; line feeds and tabs stay."""
-    return _CONTROL.sub(_picture, text.replace("\r\n", "\n"))
+    """Return *text* with control characters and invisible ones replaced; line feeds and tabs stay."""
+    return _UNSEEN.sub(_picture, text.replace("\r\n", "\n"))
+
+
+def every_character(text: str) -> str:
+    """Return *text* with every invisible character replaced, also those that some scripts and emoji need.
+
+    For what a person allows: two commands that look the same must be the same.
+    """
+    return _UNSEEN_OR_JOINING.sub(_picture, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, width: int | None = None) -> str:
@@ -34,14 +53,13 @@ def one_line(text: str, width: int | None = None) -> str:
 
 
 def _picture(match: "re.Match[str]") -> str:
-    """Return a visible symbol or name for a control character."""
+    """Return a visible symbol, or the number, of a character that is not seen."""
     letter = match[0]
     if letter < " ":
         return chr(0x2400 + ord(letter))
     if letter == "\x7f":
         return "␡"
-    name = unicodedata.name(letter, "")
-    return f"<{name.lower()}>" if name else "\ufffd"
+    return "\ufffd" if "\ud800" <= letter <= "\udfff" else f"<U+{ord(letter):04X}>"
 
 
 _SUBJECTS: Final = (
@@ -61,7 +79,7 @@ def call_title(call: ToolCallPart) -> Text:
 
 def diff_lines(diff: str, limit: int) -> list[Text]:
     """Return a unified diff in colours, without its header, cut off after *limit* lines."""
-    lines = visible(diff).rstrip("\n").split("\n")
+    lines = every_character(diff).rstrip("\n").split("\n")
     body = [line for line in lines if not line.startswith(("--- ", "+++ "))]
     return cut([Text(line, _DIFF_STYLES.get(line[:1], "dim")) for line in body], limit)
 

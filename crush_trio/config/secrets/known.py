@@ -13,13 +13,13 @@ would be removed wherever the word occurs. Such a value is still kept from comma
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
 from attrs import define, field
 
-from crush_trio.config.redaction import REDACTED, is_secret_name, searchable_secrets
+from crush_trio.config.redaction import REDACTED, is_secret_name, map_text, searchable_secrets
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.config import Config
 from crush_trio.wire.fields import Json
@@ -72,18 +72,6 @@ def _secrets(value: Json, secret: bool) -> Iterator[str]:
 
 
 # ── Hiding them ─────────────────────────────────────────────────────────────────────────────────
-
-
-def map_text(value: Json, change: Callable[[str], str]) -> Json:
-    """Return a tree of plain values with every text in it changed, names of objects aside."""
-    match value:
-        case str():
-            return change(value)
-        case Mapping():
-            return {key: map_text(item, change) for key, item in value.items()}
-        case list() | tuple():
-            return type(value)(map_text(item, change) for item in value)
-    return value
 
 
 @define(eq=False)

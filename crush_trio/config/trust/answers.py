@@ -13,9 +13,10 @@ from typing import Final
 from attrs import evolve, frozen
 
 from crush_trio.config.errors import ConfigInvalid, ConfigWarning, ConfigWarningKind
-from crush_trio.config.files import locked, read_tree, replace_file, write_tree
+from crush_trio.config.files import read_tree, write_tree
 from crush_trio.config.sources import Trusted
 from crush_trio.config.trust.wishes import Wishes
+from crush_trio.private_files import locked, replace_file
 
 _UNREADABLE: Final = "ignored: it is not valid, so you may be asked again; delete it"
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 from attrs import frozen
 
 from crush_trio.errors import DecodeError
-from crush_trio.server.guard import Caller, Forbidden
+from crush_trio.server.guard import FORWARDED, Caller, Forbidden
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right
 from crush_trio.wire.codec import decode, encode
 
-FORWARDED: Final = b"x-crush-trio-forwarded"
-"""The header with the id of the node that passed a request on."""
-
 CALLER: Final = b"x-crush-trio-caller"
 """The header with what that node knows about the caller."""
+
+NODE: Final = b"x-crush-trio-node"
+"""The header with the start of the node that such a request is meant for, and of the one that answers it."""
 
 
 class ForwardForbidden(Forbidden):
@@ -41,20 +41,19 @@ class _Conveyed:
     own_process: bool
 
 
-def is_forwarded(scope: Mapping[str, Any]) -> bool:
-    """Whether a request says that another node has passed it on."""
-    return any(bytes(name).lower() == FORWARDED for name, _ in scope["headers"])
-
-
-def headers_of(node_id: str, caller: Caller) -> dict[str, str]:
-    """Return the headers of a request that a node passes on for *caller*."""
+def headers_of(node_id: str, caller: Caller, boot: str) -> dict[str, str]:
+    """Return the headers of a request that a node passes on for *caller*, to the start *boot* of another one."""
     told = _Conveyed(
         right=caller.right,
         token=caller.token,
         address=caller.address,
         own_process=caller.own_process,
     )
-    return {FORWARDED.decode(): node_id, CALLER.decode(): encode(told).decode()}
+    return {
+        FORWARDED.decode(): node_id,
+        CALLER.decode(): encode(told).decode(),
+        NODE.decode(): boot,
+    }
 
 
 def conveyed_caller(sender: Caller, scope: Mapping[str, Any]) -> Caller:

@@ -1,6 +1,7 @@
 """Errors of requests that concern another node."""
 
 from crush_trio.errors import CrushError, Unavailable
+from crush_trio.net.errors import NetworkError
 
 
 class NotOwner(CrushError):
@@ -16,8 +17,18 @@ class OwnerUnreachable(Unavailable):
     code = "owner_unreachable"
     message = (
         "the server that runs this workspace cannot be reached from here, but it is alive; check the address"
-        " that it advertises and the network between the servers"
+        " that it advertises, its token and the network between the servers"
     )
+
+
+class AnotherAnswered(NetworkError):
+    """At the address of a node something else answers: a program, a later start, or a node with another token.
+
+    As good as no connection: nothing of the workspace is there. What it said is not passed back.
+    """
+
+    code = "another_answered"
+    message = "what answers at the address of the server is not that server, or has another token"
 
 
 class ForwardLost(CrushError):

@@ -14,21 +14,19 @@ Nothing here holds a lock: the claim of a lease is one guarded write, and who lo
 """
 
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from socket import gethostname
 from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from typing_extensions import override
 
-from crush_trio import __version__
 from crush_trio.backend.backend import Backend
-from crush_trio.backend.cluster.node import Node, OwnedElsewhere, open_node
+from crush_trio.backend.cluster.node import Node, OwnedElsewhere, Watch, open_node
+from crush_trio.backend.cluster.view import own_card
 from crush_trio.backend.slot import Stage
 from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.backend.workspace import HostedWorkspace
@@ -36,7 +34,8 @@ from crush_trio.clock import IdSource, RandomIds, SystemClock
 from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
 from crush_trio.net.client import SAFE_METHODS, Request, open_http_client
 from crush_trio.net.errors import NetworkError
-from crush_trio.server.bodies import BodyTooLarge, check_id
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.bodies import check_id, check_size
 from crush_trio.server.cluster.errors import (
     ClusterTokenMissing,
     NotOwner,
@@ -44,6 +43,7 @@ from crush_trio.server.cluster.errors import (
     WorkspaceElsewhere,
 )
 from crush_trio.server.cluster.peers import Peers, passed_on
+from crush_trio.server.cluster.pump import Pump, open_pump
 from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
 from crush_trio.server.guard import Caller
@@ -80,6 +80,7 @@ class Forwarding(Absent):
 
     peers: Peers
     _backend: Backend[HostedWorkspace] = field(repr=False)
+    _pump: Pump | None = field(default=None, repr=False)
     _ids: IdSource = field(factory=RandomIds, repr=False)
 
     @property
@@ -108,16 +109,17 @@ class Forwarding(Absent):
             where = await self._place(call, standing)
             if isinstance(where, Here):
                 return evolve(where, body=body)
-            if where is not None:
-                if body is None and call.scope["method"] not in SAFE_METHODS:
-                    body = await _whole_body(call, receive)
-                request = self._passed_on(call, where.card, caller, body or b"")
-                if await self._relayed(call, standing, request, receive, send):
-                    return None
-            if (stored := self._stored(call, standing)) is not None:
-                return Here(body=body, stored=stored)
-            if standing.owner is not None:
-                await self._wait(standing)
+            with self.node.watching(standing) as watch:
+                if where is not None:
+                    if body is None and call.scope["method"] not in SAFE_METHODS:
+                        body = await _whole_body(call, receive)
+                    request = self._passed_on(call, where.card, caller, body or b"")
+                    if await self._relayed(call, watch, request, receive, send):
+                        return None
+                if (stored := self._stored(call, standing)) is not None:
+                    return Here(body=body, stored=stored)
+                if standing.owner is not None:
+                    await self._wait(standing)
         return Here(body=body)
 
     async def created(
@@ -229,17 +231,17 @@ class Forwarding(Absent):
     async def _relayed(
         self,
         call: Call,
-        standing: Standing,
+        watch: Watch,
         request: Request,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> bool:
         """Have another node answer; return False if it did not and the request may be sent again."""
-        relay = Relay(call, self.peers, request, receive, send, NOT_OWNER)
-        with self.node.watching(standing) as watch:
-            done = await relay.answered(watch)
-        if not done:
-            log.info("owner.gone", extra={"workspace_id": standing.id})
+        relay = Relay(call, self.peers, self._pump, request, receive, send, NOT_OWNER)
+        done = await relay.answered(watch)
+        if not done and not watch.gone:
+            watch.gone = True
+            log.info("owner.gone", extra={"workspace_id": watch.standing.id})
         return done
 
     async def _ask_owner(self, call: Call, standing: Standing, body: object) -> Reply | None:
@@ -267,15 +269,17 @@ async def _whole_body(call: Call, receive: ASGIReceiveCallable) -> bytes:
     body = take_whole_body(call.scope)  # type: ignore[arg-type]
     if body is not None:
         return body  # noqa: ASYNC910 - all of it was here
-    most, data, more = call.server.bodies.size, bytearray(), True
+    for name, value in call.scope["headers"]:
+        if bytes(name).lower() == b"content-length" and value.isdigit():
+            check_size(int(value[:18]), call.server.bodies)  # before the client has sent all of it
+    data, more = bytearray(), True
     while more:
         event: Mapping[str, Any] = await receive()
         if event["type"] != "http.request":
             raise RequestTooSlow
         data += event.get("body", b"")
         more = event.get("more_body", False)
-        if len(data) > most:
-            raise BodyTooLarge(f"the limit is {most} bytes")
+        check_size(len(data), call.server.bodies)
     return bytes(data)  # noqa: ASYNC910 - it has waited for the body
 
 
@@ -291,17 +295,7 @@ async def open_cluster_node(settings: ServerSettings) -> AsyncIterator[Node]:
     if settings.cluster.advertise and settings.guard.token is None:
         raise ClusterTokenMissing
     clock, ids, cluster = SystemClock(), RandomIds(), settings.cluster
-    host, pid = gethostname(), os.getpid()
-    card = NodeCard(
-        id=cluster.advertise or f"{host}/{pid}",
-        boot=ids.new(),
-        address=cluster.advertise,
-        site=settings.store.named_site,
-        host=host,
-        pid=pid,
-        version=__version__,
-        started_at=clock.unix(),
-    )
+    card = own_card(cluster.advertise, settings.store.named_site, clock=clock, ids=ids)
     open_store = cluster.open_store or open_shared_store(settings.store, clock=clock, ids=ids)
     async with (
         open_store(card, cluster.lease_ttl) as shared,
@@ -314,6 +308,17 @@ async def open_cluster_node(settings: ServerSettings) -> AsyncIterator[Node]:
 async def open_forwarding(
     settings: ServerSettings, node: Node, backend: Backend[HostedWorkspace]
 ) -> AsyncIterator[Forwarding]:
-    """Open the connections to the other nodes."""
-    async with open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client:
-        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend)
+    """Open the connections to the other nodes; they are told when the backend is about to end."""
+
+    async def tell_end() -> None:
+        await backend.wait_shutdown()
+        await node.tell_draining()
+
+    async with (
+        open_pump() as pump,
+        open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client,
+        open_hidden_nursery() as nursery,
+    ):
+        nursery.start_soon(tell_end)
+        yield Forwarding(Peers(node, client, settings.guard.token or ""), backend, pump)
+        nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
 """`Peers`: requests to the other nodes of the cluster."""
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import trio
@@ -12,8 +12,9 @@ from crush_trio.net.address import Origin, TcpAddress, parse_server_url
 from crush_trio.net.client import HttpClient, Request, Response
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.cluster.conveyed import CALLER, FORWARDED, headers_of
-from crush_trio.server.guard import Caller
+from crush_trio.server.cluster.conveyed import CALLER, NODE, headers_of
+from crush_trio.server.cluster.errors import AnotherAnswered
+from crush_trio.server.guard import FORWARDED, Caller
 from crush_trio.server.routing.call import Reply
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.shared import NodeCard
@@ -31,7 +32,7 @@ _NOT_PASSED_ON: Final = frozenset(
     {
         *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"expect"),
         *(b"content-length", b"transfer-encoding", b"accept-encoding"),
-        *(b"authorization", b"cookie", b"origin", FORWARDED, CALLER),
+        *(b"authorization", b"cookie", b"origin", FORWARDED, CALLER, NODE),
     }
 )
 """Headers that concern this connection, or that this node has checked."""
@@ -39,7 +40,7 @@ _NOT_PASSED_ON: Final = frozenset(
 _NOT_PASSED_BACK: Final = frozenset(
     {
         *("connection", "keep-alive", "transfer-encoding", "date", "server", "trailer", "upgrade"),
-        "content-length",
+        *("content-length", NODE.decode()),
     }
 )
 
@@ -63,7 +64,8 @@ class Peers:
         body: bytes = b"",
     ) -> Request:
         """Return a request to the node of *card* on behalf of *caller*."""
-        own = {"authorization": f"Bearer {self._token}", **headers_of(self.node.card.id, caller)}
+        told = headers_of(self.node.card.id, caller, card.boot)
+        own = {"authorization": f"Bearer {self._token}", **told}
         return Request(
             method=method,
             origin=origin_of_node(card),
@@ -73,13 +75,21 @@ class Peers:
             connect_within=CONNECT_SECONDS,
         )
 
-    def open(self, request: Request) -> AbstractAsyncContextManager[Response]:
-        """Send *request*, and have its response for as long as the block lasts."""
-        return self._client.open(request)
+    @asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[Response]:
+        """Send *request*, and have its response for as long as the block lasts.
+
+        Raises a `NetworkError`: `AnotherAnswered` if the response is not that of the node that is asked.
+        """
+        name = NODE.decode()
+        async with self._client.open(request) as response:
+            if response.headers.get(name) != request.headers[name]:
+                raise AnotherAnswered(f"{request.origin.authority}, status {response.status}")
+            yield response
 
     async def ask(self, request: Request) -> Reply:
         """Send *request* and return the whole answer, to be sent as ours. Raises a `NetworkError`."""
-        async with self._client.open(request) as response:
+        async with self.open(request) as response:
             body = await response.read(ANSWER_MOST)
             return Reply(body, response.status, passed_back(response.headers))
 

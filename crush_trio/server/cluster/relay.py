@@ -1,22 +1,29 @@
 """`Relay`: a request that is passed on to another node, and the answer on its way back."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from attrs import define, field
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 
-from crush_trio.backend.cluster.node import Watch
-from crush_trio.net.client import SAFE_METHODS, Request
+from crush_trio.backend.cluster.node import NodeMeters, Watch
+from crush_trio.net.client import SAFE_METHODS, Request, Response
 from crush_trio.net.errors import ConnectFailed, NetworkError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.cluster.errors import ForwardLost
+from crush_trio.server.cluster.errors import AnotherAnswered, ForwardLost
 from crush_trio.server.cluster.peers import Peers, passed_back
-from crush_trio.server.http.outgoing import begin_stream
+from crush_trio.server.cluster.pump import Pump
+from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing.call import Call
 from crush_trio.server.routing.route import EVENTS
 
 T = TypeVar("T")
+
+
+def _always() -> bool:
+    """Return True: a caller whose right cannot be withdrawn."""
+    return True
 
 
 class _NotOwnerError(Exception):
@@ -29,6 +36,7 @@ class Relay:
 
     _call: Call
     _peers: Peers
+    _pump: Pump | None
     _request: Request
     _receive: ASGIReceiveCallable
     _send: ASGISendCallable
@@ -41,11 +49,13 @@ class Relay:
         """Have the other node answer; return False if it did not and the request may be sent again.
 
         If the workspace moves while the answer is being sent, the answer is cut, and the client asks
-        again. A request that may have been carried out is not repeated: that raises `ForwardLost`.
+        again. A request that may have been carried out is not repeated, unless it only stops runs: that
+        raises `ForwardLost`.
         """
         try:
             return bool(await unless_moved(watch, self._run)) or not self._may_repeat(None)
         except NetworkError as error:
+            self._meters.forwarded["failed"] += 1
             return not self._may_repeat(error)  # noqa: ASYNC910 - the node has been asked
         except _NotOwnerError:
             return False  # noqa: ASYNC910 - the node has been asked
@@ -65,12 +75,13 @@ class Relay:
         return True
 
     async def _relay(self) -> None:
-        valid = self._call.caller.valid
+        valid = self._call.caller.valid or _always
         async with self._peers.open(self._request) as response:
             if response.status == self._not_owner:
                 raise _NotOwnerError
             headers = list(passed_back(response.headers))
             streams = response.headers.get("content-type", "").startswith(EVENTS)
+            self._meters.forwarded["stream" if streams else "answer"] += 1
             length = response.headers.get("content-length")
             send_now = begin_stream(self._call.scope) if streams else None
             if length is not None:
@@ -79,18 +90,33 @@ class Relay:
                 {"type": "http.response.start", "status": response.status, "headers": headers}
             )
             self._begun = True
-            first = True
-            while data := await response.receive():
-                if valid is not None and not valid():
-                    return
-                if send_now is not None and not first:
-                    data = data[send_now(data) :]
-                if data:
+            with self._meters.streaming() if streams else nullcontext():
+                data = await response.receive()
+                while data and valid():
                     await self._send(
                         {"type": "http.response.body", "body": data, "more_body": True}
                     )
-                first = False
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                    data = await self._next(response, send_now, valid)
+            if not data:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def _meters(self) -> NodeMeters:
+        return self._peers.node.meters
+
+    async def _next(
+        self, response: Response, send_now: SendNow | None, valid: Callable[[], bool]
+    ) -> bytes:
+        """Return the next piece that the client does not take at once; no bytes at the end."""
+        if send_now is None:
+            return await response.receive()
+        if response.socket is not None and self._pump is not None:
+            return await self._pump.carry(response.socket, send_now, valid)
+        while data := await response.receive():
+            rest = data[send_now(data) :] if valid() else data
+            if rest:
+                return rest
+        return b""  # noqa: ASYNC910 - it has received the end
 
     def _may_repeat(self, error: NetworkError | None) -> bool:
         """Whether the request may be sent again after *error*, or because the workspace has moved (None).
@@ -100,7 +126,14 @@ class Relay:
         """
         if self._begun:
             return False
-        if isinstance(error, ConnectFailed) or self._request.method in SAFE_METHODS:
+        if (
+            isinstance(error, ConnectFailed | AnotherAnswered)
+            or self._request.method in SAFE_METHODS
+        ):
+            return True
+        if (
+            self._call.route.stops
+        ):  # what it was to stop has ended with its owner, or ends at the next
             return True
         raise ForwardLost from error
 

@@ -64,10 +64,13 @@ async def open_hosting(
         )
         if node is not None:
             from crush_trio.server.cluster.forwarding import open_forwarding
+            from crush_trio.server.cluster.rosters import PeerRosters
 
+            server.card = node.card
             server.absent = server.cluster = await stack.enter_async_context(
                 open_forwarding(settings, node, backend)
             )
+            server.roster.elsewhere = PeerRosters(server.cluster.peers)
         elif register is not None:
             server.absent = Reopening(register, backend)
         yield server

@@ -6,7 +6,7 @@ workspace has one from its opening until it is closed because no client wants it
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,6 @@ from attrs import define, frozen
 from crush_trio.backend.stored_terms import StoredTerms
 from crush_trio.errors import DecodeError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.roster.recent import recent_path
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.ids import WorkspaceId
 
@@ -25,17 +24,10 @@ if TYPE_CHECKING:
     from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
     from crush_trio.backend.workspace import HostedWorkspace
 
-DIRECTORY: Final = "workspaces"
-
 FORGET_SECONDS: Final = 2.0
 """Seconds that removing a file may take."""
 
 log = logging.getLogger(__name__)
-
-
-def register_path(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the user whose environment is *environ*."""
-    return recent_path(environ).with_name(DIRECTORY)
 
 
 @frozen(kw_only=True)

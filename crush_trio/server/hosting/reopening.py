@@ -72,7 +72,9 @@ async def reopen(
     only a client can open the workspace as it was: that is a visit.
     """
     workspace = await backend.create(terms.request(path, visitor), visit=terms.with_env)
-    log.info("workspace.reopened", extra={"workspace_id": workspace.id})
+    slot = backend.found(workspace.id)
+    if slot is not None and slot.claims.clients[:1] == (visitor,):  # the first that waited for it
+        log.info("workspace.reopened", extra={"workspace_id": workspace.id})
     if terms.with_env:
         call.cleanup.callback(backend.release, workspace.id, visitor)
     return Here(reopened=True)

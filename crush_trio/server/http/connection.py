@@ -31,13 +31,11 @@ from functools import partial
 from http import HTTPStatus
 from math import inf
 from socket import AF_UNIX
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import h11
 import trio
 from attrs import define, field, frozen
-from hypercorn.typing import ASGIFramework, LifespanState
-from hypercorn.utils import parse_socket_addr
 
 from crush_trio.errors import RequestTooSlow
 from crush_trio.nursery import Interrupt
@@ -48,6 +46,9 @@ from crush_trio.server.http.outgoing import SEND_LIMIT, Outgoing
 from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 from crush_trio.server.status import error_body
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework, LifespanState
 
 PROBE_PAUSE: Final = 2.0
 """Seconds between two probes of a client that has closed its side."""
@@ -67,8 +68,8 @@ log = logging.getLogger(__name__)
 class Terms:
     """What the connections of a server have in common."""
 
-    app: ASGIFramework
-    state: LifespanState
+    app: "ASGIFramework"
+    state: "LifespanState"
     """The state that the application's lifespan has set up."""
     stopping: Interrupt
     """Called when the server stops: idle connections close then, busy ones after their answer."""
@@ -112,9 +113,9 @@ class Connection:
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         socket = self.stream.socket
         self.peer = Peer(socket)
-        self.server = parse_socket_addr(socket.family, socket.getsockname())
+        self.server = _tcp_address(socket.getsockname())
         with suppress(OSError):  # the client has disconnected, which `Incoming` will notice
-            self.client = parse_socket_addr(socket.family, socket.getpeername())
+            self.client = _tcp_address(socket.getpeername())
 
     async def serve(self) -> None:
         """Answer requests until there will be no more, then close."""
@@ -333,3 +334,8 @@ def _has_left(fileno: int) -> bool:
     poll = select.poll()
     poll.register(fileno, 0)  # errors and hang-ups are reported in any case
     return bool(poll.poll(0))
+
+
+def _tcp_address(address: Any) -> tuple[str, int] | None:  # noqa: ANN401 - the kernel's, of any family
+    """Return host and port of a TCP address as ASGI has it; None for a Unix socket, whose address is text."""
+    return (address[0], address[1]) if isinstance(address, tuple) else None

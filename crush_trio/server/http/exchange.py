@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import h11
 import trio
 from attrs import define, field
-from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, Scope
 from typing_extensions import override
 
 from crush_trio.clock import SystemClock
@@ -22,6 +21,8 @@ from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 
 if TYPE_CHECKING:
+    from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, Scope
+
     from crush_trio.server.http.connection import Connection
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
@@ -88,7 +89,7 @@ class Exchange(Carrier):
             connection.life.cancel()
             await trio.lowlevel.checkpoint()
 
-    def _scope(self) -> Scope:
+    def _scope(self) -> "Scope":
         request, connection = self.request, self.connection
         path, _, query = self._target.partition(b"?")
         scope: dict[str, Any] = {
@@ -130,7 +131,7 @@ class Exchange(Carrier):
         self._asked = True
         return b"".join(self._body)
 
-    async def receive(self) -> ASGIReceiveEvent:
+    async def receive(self) -> "ASGIReceiveEvent":
         """Return the next part of the body; after its end wait, because a disconnect cancels the request."""
         if self._asked:
             await trio.sleep_forever()
@@ -168,7 +169,7 @@ class Exchange(Carrier):
 
     # ── The answer ──────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, event: ASGISendEvent) -> None:  # noqa: ASYNC910 - what fits is not waited for
+    async def send(self, event: "ASGISendEvent") -> None:  # noqa: ASYNC910 - what fits is not waited for
         """Send a part of the answer: its head with the first part of its body, all in one write.
 
         An answer to a request that turned out to be malformed is dropped.
@@ -223,7 +224,7 @@ def _checked(request: h11.Request | PlainRequest) -> bytes:
     return b"/" + address[2]
 
 
-def take_whole_body(scope: Scope) -> bytes | None:
+def take_whole_body(scope: "Scope") -> bytes | None:
     """Return the body of a request that has arrived whole on our own server; None otherwise.
 
     Such a request can be handled in one task: there is nothing left to receive, and our server cancels

@@ -18,16 +18,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
-from hypercorn.typing import (
-    ASGIFramework,
-    ASGIReceiveEvent,
-    ASGISendEvent,
-    LifespanScope,
-    LifespanState,
-)
 
 from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
@@ -37,6 +30,15 @@ from crush_trio.server.http.admission import Acceptor, Admission, open_acceptor
 from crush_trio.server.http.connection import Terms, serve_connection
 from crush_trio.server.http.outgoing import SEND_LIMIT
 from crush_trio.server.http.sockets import OWNER_ONLY, Listening, SocketAccess, open_listeners
+
+if TYPE_CHECKING:
+    from hypercorn.typing import (
+        ASGIFramework,
+        ASGIReceiveEvent,
+        ASGISendEvent,
+        LifespanScope,
+        LifespanState,
+    )
 
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
@@ -61,7 +63,7 @@ class LifespanFailed(CrushError):
 
 
 async def serve(
-    app: ASGIFramework,
+    app: "ASGIFramework",
     addresses: Sequence[Address],
     *,
     shutdown: Callable[[], Awaitable[object]],
@@ -108,7 +110,6 @@ async def serve(
             if restore < inf:
                 accepting.start_soon(_restore, listening, restore, acceptor, accepting)
             task_status.started(listening.addresses)
-            log.info("server.started", extra={"addresses": list(map(str, listening.addresses))})
             await shutdown()
             listening.close()
             accepting.cancel_scope.cancel()
@@ -144,13 +145,13 @@ async def wait_for_signal() -> signal.Signals:
 
 
 @asynccontextmanager
-async def _open_lifespan(app: ASGIFramework) -> AsyncIterator[LifespanState]:
+async def _open_lifespan(app: "ASGIFramework") -> "AsyncIterator[LifespanState]":
     """Start *app*, yield the state it set up, and stop it when the block ends without an exception.
 
     Its lifespan is a child of this block: an exception in it cancels the block. An application
     without a lifespan may return; an exception counts as a failure to start.
     """
-    tell, told = trio.open_memory_channel[ASGIReceiveEvent](2)
+    tell, told = trio.open_memory_channel["ASGIReceiveEvent"](2)
     tell.send_nowait({"type": "lifespan.startup"})
     state: LifespanState = {}
     async with open_hidden_nursery() as nursery:
@@ -161,9 +162,9 @@ async def _open_lifespan(app: ASGIFramework) -> AsyncIterator[LifespanState]:
 
 
 async def _live(
-    app: ASGIFramework,
-    state: LifespanState,
-    told: trio.MemoryReceiveChannel[ASGIReceiveEvent],
+    app: "ASGIFramework",
+    state: "LifespanState",
+    told: "trio.MemoryReceiveChannel[ASGIReceiveEvent]",
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Run the lifespan of *app*; it has started when it says so, or when it returns without saying anything."""
@@ -175,7 +176,7 @@ async def _live(
     said: list[str] = []
     failure: LifespanFailed | None = None
 
-    async def hear(event: ASGISendEvent) -> None:
+    async def hear(event: "ASGISendEvent") -> None:
         nonlocal failure
         await trio.lowlevel.checkpoint()
         said.append(event["type"])

@@ -2,19 +2,17 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import define, field
 
-from crush_trio.config.sources import Places
 from crush_trio.errors import DecodeError
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.views import RecentDirectory
 
-FILE_NAME: Final = "recent.json"
 MOST: Final = 20
 """The most directories that are kept."""
 
@@ -22,15 +20,6 @@ _AGAIN: Final = 60
 """Seconds in which a directory is not noted a second time."""
 
 log = logging.getLogger(__name__)
-
-
-def recent_path(environ: Mapping[str, str]) -> Path:
-    """Return the file of the user whose environment is *environ*."""
-    home = Path(environ.get("HOME") or "/")
-    places = Places(
-        directory=Path("/"), home=home if home.is_absolute() else Path("/"), environment=environ
-    )
-    return places.data_file.with_name(FILE_NAME)
 
 
 @define(eq=False)

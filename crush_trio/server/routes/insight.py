@@ -1,13 +1,23 @@
 """Routes for people who want to know what runs did and what they used (docs/http.md)."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import trio
 
 from crush_trio.clock import SystemClock, unix_offset
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.server.routing import EXTENSIONS, STORE_ERRORS, WORKSPACE, Call, Query, Route, under
+from crush_trio.server.routing import (
+    EXTENSIONS,
+    STORE_ERRORS,
+    WORKSPACE,
+    Call,
+    Query,
+    Route,
+    elsewhere,
+    under,
+)
 from crush_trio.store.base import Store
 from crush_trio.wire.answers import SpanView, TimelineView
 from crush_trio.wire.messages import FinishPart, Message, Role
@@ -74,15 +84,15 @@ def _answers(messages: Iterator[Message]) -> Iterator[SpanView]:
 async def usage(call: Call) -> list[UsageDay]:
     """Return what each of the last days used in the open workspaces; today, in UTC, is the last."""
     count = call.number("days", DAYS_AT_MOST) or DAYS
+    asked = await elsewhere(call, tuple[UsageDay, ...])
     workspaces = call.server.workspaces()
     clock = workspaces[0].clock if workspaces else SystemClock()
     today = clock.unix() // DAY
     first = (today - count + 1) * DAY
     days = {day: UsageDay(day=day) for day in (day_of(first + n * DAY) for n in range(count))}
-    for workspace in workspaces:
-        for used in await workspace.store.usage(first):
-            days[used.day] = _sum(days.get(used.day, UsageDay(day=used.day)), used)
-    await trio.lowlevel.checkpoint()
+    given = [*asked, *[await workspace.store.usage(first) for workspace in workspaces]]
+    for used in chain.from_iterable(given):
+        days[used.day] = _sum(days.get(used.day, UsageDay(day=used.day)), used)
     return [days[day] for day in sorted(days)]
 
 

@@ -10,6 +10,7 @@ from crush_trio.events.frames import Form
 from crush_trio.server.bodies import check_id
 from crush_trio.server.roster.feeds import NoWorkspace
 from crush_trio.server.roster.rows import readable_rows, roster_workspace
+from crush_trio.server.roster.table import HERE, RosterTable
 from crush_trio.server.routes.workspaces import STREAM_HEADERS, begin, follow
 from crush_trio.server.routing import (
     EVENTS,
@@ -19,6 +20,7 @@ from crush_trio.server.routing import (
     Query,
     Reply,
     Route,
+    elsewhere,
     under,
 )
 from crush_trio.server.sse import stream
@@ -36,20 +38,14 @@ _SEARCH_LENGTH: Final = 500
 
 
 async def roster(call: Call) -> Roster:
-    """Return all sessions of all hosted workspaces."""
-    server, sessions = call.server, []
-    empty = await _fixed(call)
-    workspaces = server.workspaces()
-    for workspace in workspaces:
-        sessions += await readable_rows(workspace)
-    return Roster(
-        directory=empty.directory,
-        version=empty.version,
-        right=empty.right,
-        recent=empty.recent,
-        workspaces=tuple(map(roster_workspace, workspaces)),
-        sessions=tuple(sorted(sessions, key=lambda row: row.updated_at, reverse=True)),
-    )
+    """Return all sessions of all hosted workspaces, on all nodes."""
+    fixed, table = await _fixed(call), RosterTable()
+    for number, theirs in enumerate(await elsewhere(call, Roster)):
+        table.put_all(str(number + 1), theirs.workspaces, theirs.sessions)
+    hosted = call.server.workspaces()
+    rows = [row for workspace in hosted for row in await readable_rows(workspace)]
+    table.put_all(HERE, tuple(map(roster_workspace, hosted)), rows)
+    return table.roster(fixed)
 
 
 async def _fixed(call: Call) -> Roster:
@@ -74,7 +70,9 @@ async def page_events(call: Call) -> Reply:
         _ = call.client_id
     if call.head_only:
         return Reply(headers=STREAM_HEADERS[:1])  # noqa: ASYNC910 - the answer is sent next
-    reader = call.cleanup.enter_context(call.server.roster.reading(await _fixed(call)))
+    here_only = call.caller.forwarded and workspace is None  # another node that follows this one
+    reading = call.server.roster.reading(await _fixed(call), here_only=here_only)
+    reader = call.cleanup.enter_context(reading)
     await reader.loaded()
     if workspace is not None:
         session_id = None if session is None else SessionId(session)
@@ -98,7 +96,7 @@ async def search(call: Call) -> list[SearchHit]:
     if not SEARCH_LEAST <= len(text) <= _SEARCH_LENGTH:
         raise DecodeError(f"q needs {SEARCH_LEAST} to {_SEARCH_LENGTH} characters to search for")
     limit = call.number("limit", SEARCH_MOST) or SEARCH_USUAL
-    found: list[SearchHit] = []
+    found = [hit for hits in await elsewhere(call, tuple[SearchHit, ...]) for hit in hits]
     for workspace in call.server.workspaces():
         try:
             hits = await workspace.store.search(text, limit)

@@ -80,7 +80,7 @@ async def cancel(call: Call) -> ReceiptView | None:
         stop: Callable[[], StopReceipt] = lambda: StopReceipt(())  # noqa: E731
     else:
         stop = partial(workspace.runs.cancel_run, call.run_id)
-    return await stopped(call, stop, lambda run: run.id == call.run_id)
+    return await stopped(call, stop, lambda run: call.run_id in {run.id, run.run_id})
 
 
 async def capsule(call: Call) -> Reply:

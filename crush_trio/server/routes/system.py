@@ -6,16 +6,19 @@ from typing import Final
 import trio
 
 from crush_trio.audit.record import AuditRecord
+from crush_trio.backend.cluster.view import alone
 from crush_trio.config.checks import file_schema
-from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown, Unavailable
+from crush_trio.errors import CrushError, DecodeError, ServerShuttingDown
 from crush_trio.server.audit_notes import CONTROL, RETIRED
 from crush_trio.server.bodies import parse_client_id
+from crush_trio.server.hosting.front import NotReady
 from crush_trio.server.prometheus import exposition
 from crush_trio.server.routing import (
     EXTENSIONS,
     HTML,
     JSON,
     METRICS,
+    STORE_ERRORS,
     Call,
     Query,
     Reply,
@@ -29,6 +32,7 @@ from crush_trio.wire.answers import ErrorBody, Health, Version
 from crush_trio.wire.codec import encode
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.requests import ControlRequest
+from crush_trio.wire.views import ClusterView
 
 _PAGE_HEADERS: Final = (
     (b"content-type", HTML.encode()),
@@ -41,13 +45,6 @@ AUDIT_MOST: Final = 1000
 """The most records of an answer."""
 
 AUDIT_USUAL: Final = 100
-
-
-class NotReady(Unavailable):
-    """The server works, but something it needs does not; it should get no new clients meanwhile."""
-
-    code = "not_ready"
-    message = "the server is not ready; its log and GET /v1/health, with a token, say why"
 
 
 def health(call: Call) -> Health | None:
@@ -67,10 +64,9 @@ def ready(call: Call) -> Reply | None:
 
     A reply and not an error, because errors are logged, and this is asked every few seconds.
     """
-    backend = call.server.backend
-    if backend.draining or backend.shutting_down:
+    if call.server.ending:
         return _not_ready(ServerShuttingDown())
-    degraded = any(hosted.degraded is not None for hosted in backend.workspaces())
+    degraded = any(hosted.degraded is not None for hosted in call.server.workspaces())
     return _not_ready(NotReady()) if degraded or call.server.audit.problem else None
 
 
@@ -81,6 +77,14 @@ def _not_ready(error: CrushError) -> Reply:
 def version(call: Call) -> Version:
     """Return what is serving."""
     return call.server.version
+
+
+async def cluster(call: Call) -> ClusterView:
+    """Return the servers of the database; a server with a store of its own is the only one."""
+    await trio.lowlevel.checkpoint()
+    if call.server.cluster is None:
+        return alone(call.server.card, draining=call.server.ending)
+    return await call.server.cluster.node.view()
 
 
 def server_config(_call: Call) -> JsonObject:
@@ -105,8 +109,11 @@ async def retire(call: Call) -> None:
         await peers.ask_all(await checked_caller(call), "DELETE", target)
 
 
-def metrics(call: Call) -> Reply:
+async def metrics(call: Call) -> Reply:
     """Return the metrics. The guard applies to a scraper as well: it needs the token."""
+    await trio.lowlevel.checkpoint()
+    for workspace in list(call.server.meters.workspaces):
+        await workspace.store.measure()
     body, media = exposition(call.server, call.header(b"accept") or "")
     return Reply(body, headers=((b"content-type", media.encode()),))
 
@@ -248,6 +255,15 @@ ROUTES: Final = (
             name="get_metrics",
             answer=str,
             media=METRICS,
+        ),
+        Route(
+            "GET",
+            "/cluster",
+            "List the servers of the database, and the workspaces that each of them runs.",
+            cluster,
+            name="get_cluster",
+            answer=ClusterView,
+            errors=STORE_ERRORS,
         ),
         Route(
             "GET",

@@ -18,8 +18,8 @@ from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.guard import is_own_process, is_owner
 from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.roster.changes import NOTHING_BESIDE
+from crush_trio.server.roster.desk import RosterReader
 from crush_trio.server.roster.feeds import SessionFeed
-from crush_trio.server.roster.following import RosterReader
 from crush_trio.server.routing import (
     CLIENT,
     EVENTS,

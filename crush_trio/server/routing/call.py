@@ -8,8 +8,8 @@ body, calls the handler, encodes the answer, and translates errors, in this orde
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import trio
@@ -31,11 +31,13 @@ from crush_trio.server.routing.route import JSON, Route
 from crush_trio.server.server import Server
 from crush_trio.server.status import code_of, error_body, error_headers
 from crush_trio.server.tokens import RightMissing
-from crush_trio.wire.codec import encode
+from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.ids import ClientId, RunId, SessionId
 
 if TYPE_CHECKING:
     from crush_trio.server.cluster.stored import StoredWorkspace
+
+T = TypeVar("T")
 
 _SWITCH: Final = {"0": False, "false": False, "1": True, "true": True}
 
@@ -226,6 +228,25 @@ async def checked_caller(call: Call) -> Caller:
     client = call.scope.get("client")
     address = f"{client[0]}:{client[1]}" if client and client[1] is not None else ""
     return evolve(call.caller, address=address, own_process=own)
+
+
+async def elsewhere(call: Call, cls: type[T]) -> list[T]:
+    """Return what the other nodes answer to a request that is about no single workspace.
+
+    Nothing without a cluster, and nothing if another node asks: it asks every node by itself. A node that
+    does not answer in time, or in words of another version, is left out.
+    """
+    await trio.lowlevel.checkpoint()
+    if call.server.cluster is None or call.caller.forwarded:
+        return []
+    query = call.scope["query_string"].decode("latin-1")
+    target = f"{call.scope['path']}?{query}" if query else call.scope["path"]
+    caller, peers = await checked_caller(call), call.server.cluster.peers
+    found = []
+    for body in (await peers.ask_all(caller, "GET", target)).values():
+        with suppress(DecodeError):
+            found.append(decode(body, cls))
+    return found
 
 
 async def _reply(route: Route, given: object) -> Reply:

@@ -5,19 +5,19 @@ virtual clock, and passes the same conformance tests as the durable store.
 
 Changes take effect at the call, before the first checkpoint, in the order of the calls. So a commit
 whose wait is cancelled has been applied completely, as with a writer thread. Every async method has
-exactly one checkpoint.
+exactly one checkpoint. (`store.memory.leased` has stores that reach their tables less directly.)
 
 Each commit copies the tables, but not their rows: its cost grows with the number of rows.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import trio
 from attrs import define, evolve, field
-from outcome import Error, Value, capture
+from outcome import capture
 from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
@@ -49,15 +49,30 @@ T = TypeVar("T")
 
 
 @define(eq=False)
+class Kept:
+    """The tables that a store has now; each write replaces them."""
+
+    tables: Tables = field(factory=Tables, repr=False)
+
+
+@define(eq=False)
 class MemoryStore(Store):
     """A `Store` in memory. `boot_id` is the id of the start of the program that it simulates."""
 
     boot_id: str = "boot"
-    _tables: Tables = field(factory=Tables, repr=False)
+    _kept: Kept = field(factory=Kept, repr=False)
     _trouble: str | None = field(default=None, init=False)
     _abandoned: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._begin()
+
+    @property
+    def _tables(self) -> Tables:
+        return self._kept.tables
+
+    def _begin(self) -> None:
+        """Store the row of this start of the program."""
         self._tables.boots[self.boot_id] = BootRow()
 
     def reopened(self, boot_id: str) -> "MemoryStore":
@@ -65,7 +80,7 @@ class MemoryStore(Store):
 
         It is a copy: later writes to this store do not show in it.
         """
-        return MemoryStore(boot_id, self._tables.copy())
+        return MemoryStore(boot_id, Kept(self._tables.copy()))
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -76,7 +91,7 @@ class MemoryStore(Store):
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
-        return self._done(capture(self._apply, changes, session))
+        return self._hand_over(partial(self._apply, changes, session))
 
     @override
     async def commit(self, *changes: Change) -> None:
@@ -84,33 +99,38 @@ class MemoryStore(Store):
 
     @override
     def post(self, *changes: Change) -> None:
-        try:
-            self._apply(changes, None)
-        except Exception as exc:  # noqa: BLE001  # the caller does not wait, so there is none to raise to
-            self._lose(exc)
-        else:
-            self._trouble = None
+        self._hand_over(partial(self._apply, changes, None), awaited=False)
 
     @override
     def abandon(self) -> None:
         self._abandoned = True
 
-    def _apply(self, changes: tuple[Change, ...], session_id: SessionId | None) -> Session | None:
-        """Apply all of *changes* or none."""
+    def _hand_over(self, work: Callable[[], T], *, awaited: bool = True) -> Commit[T]:
+        """Do *work*; a failure that no task waits for is noted, until something posted succeeds."""
+        commit: Commit[T] = Commit(self._lose, awaited=awaited)
+        commit.settle(capture(work))
+        if commit.stored and not awaited:
+            self._trouble = None
+        return commit
+
+    def _check_writable(self) -> None:
+        """Raise if nothing may be written any more."""
         if self._abandoned:
             raise StoreFailed
+
+    async def _reach(self) -> None:
+        """Reach the tables to read them: the only checkpoint of every read."""
+        await trio.lowlevel.checkpoint()
+
+    def _apply(self, changes: tuple[Change, ...], session_id: SessionId | None) -> Session | None:
+        """Apply all of *changes* or none."""
+        self._check_writable()
         tables = self._tables.copy()
         for change in changes:
             apply(tables, storable(change), self.boot_id)
-        self._tables = tables
+        self._kept.tables = tables
         row = None if session_id is None else tables.sessions.get(session_id)
         return None if row is None else row.session
-
-    def _done(self, result: Value[T] | Error) -> Commit[T]:
-        """Return a commit whose result is known already."""
-        commit: Commit[T] = Commit(self._lose)
-        commit.settle(result)
-        return commit
 
     def _lose(self, exc: BaseException) -> None:
         log.error("store.write_lost", exc_info=exc)
@@ -120,41 +140,41 @@ class MemoryStore(Store):
 
     @override
     async def session(self, session_id: SessionId) -> Session:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.session(session_id).session
 
     @override
     async def sessions(self) -> list[Session]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.top_sessions()
 
     @override
     async def totals(self, session_id: SessionId) -> Totals:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.session(session_id).totals
 
     @override
     async def usage(self, since: int) -> list[UsageDay]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.used_since(since)
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────────
 
     @override
     async def message(self, message_id: MessageId) -> StoredMessage:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.message(message_id).stored()
 
     @override
     async def messages(self, session_id: SessionId) -> list[Message]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return [row.stored().message for row in self._tables.messages_of(session_id)]
 
     @override
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
     ) -> StoredConversation:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         session = self._tables.session(session_id).session
         rows = self._tables.messages_of(session_id)
         since = next((r.seq for r in rows if r.head.id == session.summary_message_id), 0)
@@ -164,18 +184,18 @@ class MemoryStore(Store):
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return [row.stored().message for row in self._tables.user_messages(session_id)]
 
     @override
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         rows = self._tables.messages_of(session_id)
         return [row.stored().message for row in rows if not row.finished]
 
     @override
     async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         found: dict[RunId, list[StoredMessage]] = {run_id: [] for run_id in run_ids}
         for row in sorted(self._tables.messages.values(), key=lambda row: row.seq):
             if row.run_id in found:
@@ -186,7 +206,7 @@ class MemoryStore(Store):
 
     @override
     async def run(self, run_id: RunId) -> StoredRun:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         row = self._tables.runs.get(run_id) or self._tables.run_called(run_id)
         if row is None:
             raise RunNotFound(run_id)
@@ -194,7 +214,7 @@ class MemoryStore(Store):
 
     @override
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         rows = sorted(
             self._tables.runs.values(),
             key=lambda row: (row.stored.view.accepted_at, row.stored.view.seq, row.n),
@@ -205,7 +225,7 @@ class MemoryStore(Store):
 
     @override
     async def orphans(self) -> list[Orphan]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         starts = {boot_id: place for place, boot_id in enumerate(self._tables.boots)}
         found = [
             row.stored
@@ -220,13 +240,13 @@ class MemoryStore(Store):
 
     @override
     async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         runs = self._tables.runs
         return [self._tables.stored_run(runs[run_id]) for run_id in run_ids if run_id in runs]
 
     @override
     async def recording(self, run_id: RunId) -> list[str]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         found = self._tables.recordings
         return [found[key][1] for key in sorted(key for key in found if key[0] == run_id)]
 
@@ -236,12 +256,13 @@ class MemoryStore(Store):
     async def add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:
-        added = capture(self._add_file, file_id, session_id, path, content, at)
-        return await self._done(added).wait()
+        added = partial(self._add_file, file_id, session_id, path, content, at)
+        return await self._hand_over(added).wait()
 
     def _add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:
+        self._check_writable()
         tables = self._tables.copy()
         path = absolute(path)
         if (known := tables.files.get(file_id)) is not None:
@@ -258,17 +279,17 @@ class MemoryStore(Store):
             updated_at=at,
         )
         tables.files[file_id] = file
-        self._tables = tables
+        self._kept.tables = tables
         return file
 
     @override
     async def files(self, session_id: SessionId) -> list[File]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.files_of(session_id)
 
     @override
     async def latest_file(self, session_id: SessionId, path: str) -> File | None:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         versions = [
             file
             for file in self._tables.files.values()
@@ -278,12 +299,12 @@ class MemoryStore(Store):
 
     @override
     async def read_paths(self, session_id: SessionId) -> list[str]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return sorted(path for owner, path in self._tables.read_marks if owner == session_id)
 
     @override
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         return self._tables.read_marks.get((session_id, cleaned(path)))
 
     # ── Lists ───────────────────────────────────────────────────────────────────────────────────
@@ -296,7 +317,7 @@ class MemoryStore(Store):
 
     @override
     async def pending_asks(self) -> list[PendingAsk]:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         rows = [row for row in self._tables.asks.values() if row.pending]
         rows.sort(key=lambda row: (row.ask.created_at, row.n))
         return [row.ask for row in rows]
@@ -305,7 +326,7 @@ class MemoryStore(Store):
     async def tail_after(
         self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
     ) -> list[TailEvent] | None:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         found = self._tables.tail_after(boot_id, seq, ours=self.boot_id)
         return (
             None if found is None else first_page(found, limit, size, lambda each: len(each.event))
@@ -315,7 +336,7 @@ class MemoryStore(Store):
     async def endings_after(
         self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
     ) -> list[StoredEnding] | None:
-        await trio.lowlevel.checkpoint()
+        await self._reach()
         found = self._tables.endings_after(boot_id, seq, ours=(self.boot_id, upto))
         if found is None:
             return None

@@ -111,8 +111,8 @@ def connect(place: Place) -> Connection:
     try:
         given = conninfo_to_dict(place.url)
         parameters = make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "UTF8"})
-    except psycopg.Error:
-        raise StoreUnsuitable(MALFORMED) from None
+    except psycopg.Error as exc:
+        raise StoreUnsuitable(_malformed(place, exc)) from None
     with translated(place):
         connection: Connection = psycopg.connect(
             parameters, autocommit=True, prepare_threshold=None
@@ -120,6 +120,19 @@ def connect(place: Place) -> Connection:
         connection.adapters.register_dumper(str, _TextDumper)
         connection.adapters.register_loader("text", _TextLoader)
         return connection
+
+
+def _malformed(place: Place, exc: psycopg.Error) -> str:
+    """Say what the driver does not like about the URL, if that cannot be a piece of the password.
+
+    A password that contains `?` seems to end there; what follows the `@` after it is then taken for
+    parameters.
+    """
+    parameters = place.url.partition("?")[2]
+    told = str(exc).strip()
+    if "parameter" not in told or "@" in parameters or place.without_password(told) != told:
+        return MALFORMED
+    return f"its URL is malformed ({told}); correct what follows the question mark"
 
 
 def suitable(connection: Connection, place: Place) -> None:

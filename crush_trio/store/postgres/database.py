@@ -36,6 +36,12 @@ from crush_trio.store.postgres.writer import PostgresWriter, open_writer
 
 T = TypeVar("T")
 
+MEASURE_SECONDS: Final = 1.0
+"""Seconds that a look at the size of the database may take."""
+
+MEASURE_PAUSE: Final = 60.0
+"""Seconds for which a size counts as known."""
+
 READERS: Final = 4
 """How many connections for reads there are at most; each is opened when it is first needed."""
 
@@ -67,14 +73,22 @@ class Readers:
         async with self._turn:
             return await self.read(workspace, work, health)
 
-    async def call(self, work: Callable[[Connection], T], health: Health | None = None) -> T:
+    async def call(
+        self,
+        work: Callable[[Connection], T],
+        health: Health | None = None,
+        *,
+        abandon: bool = False,
+    ) -> T:
         """Run *work*, which begins and ends its own transactions, with a connection.
 
         If a connection that was used before turns out to be broken, *work* is run again on a new
-        one: it must not mind.
+        one: it must not mind. Cancelling waits for it, unless it may be *abandoned*.
         """
         try:
-            result = await trio.to_thread.run_sync(self._attempt, work, limiter=self._limiter)
+            result = await trio.to_thread.run_sync(
+                self._attempt, work, limiter=self._limiter, abandon_on_cancel=abandon
+            )
         except StoreUnavailable as exc:
             if health is not None:
                 health.failed("read", exc)
@@ -137,6 +151,21 @@ def _read(connection: Connection, workspace: int, work: ReadWork[T]) -> T:
     return result
 
 
+def _size(connection: Connection) -> int:
+    connection.execute(BEGIN_READ.encode())
+    row = connection.execute(b"SELECT pg_database_size(current_database())").fetchone()
+    connection.execute(b"COMMIT")
+    return 0 if row is None else int(row[0])
+
+
+@define
+class _Measured:
+    """The size of the database when it was last looked up, and until when that is good enough."""
+
+    size: int = 0
+    until: float = 0.0
+
+
 @frozen(kw_only=True, eq=False)
 class PostgresDatabase:
     """An open database, shared by the stores of this process. Made by `open_database`."""
@@ -149,6 +178,25 @@ class PostgresDatabase:
     readers: Readers
     keeper: Readers
     """One connection for leases, so that a renewal never waits for a long read."""
+    _measured: _Measured = field(factory=_Measured, init=False)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the database as last measured; 0 before."""
+        return self._measured.size
+
+    async def measure(self) -> None:
+        """Look up the size of the database, unless that was done a short time ago.
+
+        A database that does not answer keeps the size that it had: who asks for metrics does not wait for it.
+        """
+        await trio.lowlevel.checkpoint()
+        now = trio.current_time()
+        if now < self._measured.until:
+            return
+        self._measured.until = now + MEASURE_PAUSE
+        with trio.move_on_after(MEASURE_SECONDS), suppress(StoreUnavailable):
+            self._measured.size = await self.readers.call(_size, abandon=True)
 
 
 @asynccontextmanager

@@ -16,18 +16,19 @@ from crush_trio.store.errors import (
     DiskFull,
     StoreBusy,
     StoreCorrupt,
-    StoreReadOnly,
     StoreSlow,
     StoreUnavailable,
     StoreUnreachable,
+    StoreUnsuitable,
 )
 from crush_trio.store.postgres.place import Place
 
 _STATES: Final[dict[str, type[StoreUnavailable]]] = {
     "53100": DiskFull,
     "58030": DiskFailed,  # io_error
-    "25006": StoreReadOnly,  # read_only_sql_transaction: a standby
-    "42501": StoreReadOnly,  # insufficient_privilege
+    "25006": StoreUnsuitable,  # read_only_sql_transaction: a standby
+    "3F000": StoreUnsuitable,  # invalid_schema_name: there is none to create tables in
+    "42501": StoreUnsuitable,  # insufficient_privilege
     "57014": StoreSlow,  # query_canceled: the time limit of a statement
     "55P03": StoreBusy,  # lock_not_available
     "25P03": StoreSlow,  # idle_in_transaction_session_timeout
@@ -46,6 +47,15 @@ _CLASSES: Final[dict[str, type[StoreUnavailable]]] = {
     "XX": StoreCorrupt,  # internal errors, such as a damaged page
 }
 
+_ADVICE: Final[dict[str, str]] = {
+    "25006": "name the primary in the store URL, or all hosts with target_session_attrs=read-write; if it is"
+    " the primary, its user may only read",
+    "3F000": "create the schema that the search_path of its user names, or set another one with ALTER ROLE",
+    "42501": "make its user the owner of the database (ALTER DATABASE NAME OWNER TO USER) and of its tables,"
+    " or grant the rights that are missing",
+}
+"""What to do about a `StoreUnsuitable`, whose message cannot say it."""
+
 
 def translate(exc: Exception, place: Place) -> Exception:
     """Return the store error for *exc*; *exc* itself if it is not such a fault.
@@ -58,7 +68,8 @@ def translate(exc: Exception, place: Place) -> Exception:
     if kind is None:
         return exc
     text = " ".join(str(exc).split())
-    fault = kind(f"{place.label} ({place.without_password(text)})")
+    advice = f"; {_ADVICE[exc.sqlstate]}" if exc.sqlstate in _ADVICE else ""
+    fault = kind(f"{place.label} ({place.without_password(text)}){advice}")
     # The driver's own error could hold the password in its message, so it is not chained then.
     fault.__cause__ = exc if place.without_password(text) == text else None
     return fault

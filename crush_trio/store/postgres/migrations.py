@@ -1,46 +1,30 @@
-"""Numbered migrations, `schema/NNNN_name.sql`; a released file is never edited.
+"""The migrations of a database. The number of each applied file is a row of `schema_versions`.
 
-The number of each applied file is a row of `schema_versions`, written in the same transaction as the
-step, so a database is always exactly at one version. Servers that start at the same time take turns: a
+Servers that start at the same time take turns: a
 step is applied under an advisory lock of its transaction, which is the only lock of this kind.
 """
 
-import re
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Final
 
 import psycopg
-from attrs import frozen
 
-from crush_trio.store.errors import MigrationFailed, StoreTooNew
+from crush_trio.store.errors import MigrationFailed
+from crush_trio.store.migrations import Migration, migrations_of, missing
 from crush_trio.store.postgres.connection import Connection
 from crush_trio.store.postgres.faults import translated
 from crush_trio.store.postgres.place import Place
 
-_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
-
 _LOCK: Final = 0x6372757368
 """The key of the advisory lock: the letters "crush"."""
 
-
-@frozen(kw_only=True)
-class Migration:
-    """One step of the schema, from version `number - 1` to `number`."""
-
-    number: int
-    name: str
-    sql: str
+_LIMITS: Final = b"SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 30000"
+"""A step may take long, whatever the time limits of the user; a server that holds it up must not."""
 
 
 def known_migrations() -> tuple[Migration, ...]:
     """Return the migrations that come with this program, oldest first."""
-    found = []
-    for file in files("crush_trio.store.postgres").joinpath("schema").iterdir():
-        if match := _NAME.fullmatch(file.name):
-            number = int(match[1])
-            found.append(Migration(number=number, name=file.name, sql=file.read_text("utf-8")))
-    return tuple(sorted(found, key=lambda migration: migration.number))
+    return migrations_of("crush_trio.store.postgres")
 
 
 def migrate(connection: Connection, place: Place, migrations: Sequence[Migration]) -> None:
@@ -49,14 +33,10 @@ def migrate(connection: Connection, place: Place, migrations: Sequence[Migration
     Raises `StoreTooNew` for a database of a newer program, before anything is written, and
     `MigrationFailed` if a step fails; the database is then at the version before that step.
     """
-    newest = migrations[-1].number if migrations else 0
     with translated(place):
         found = version(connection)
-    if found > newest:
-        raise StoreTooNew(f"{place.label} has schema {found}, this program knows up to {newest}")
-    for migration in migrations:
-        if migration.number > found:
-            _apply(connection, place, migration)
+    for migration in missing(migrations, found, place.label):
+        _apply(connection, place, migration)
 
 
 def version(connection: Connection) -> int:
@@ -76,6 +56,7 @@ def _apply(connection: Connection, place: Place, migration: Migration) -> None:
     """Apply one step; raise `MigrationFailed` with its name if it fails."""
     try:
         with translated(place), connection.transaction():
+            connection.execute(_LIMITS)
             connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             # First this: it makes the server notice a table that was made while we waited for the
             # lock. Looking for its name would answer from a cache that does not have it yet.

@@ -41,22 +41,31 @@ _ENTER: Final = f"""
     ON CONFLICT (id) DO UPDATE SET
         boot = excluded.boot, address = excluded.address, site = excluded.site, host = excluded.host,
         pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-        expires_at = excluded.expires_at
+        expires_at = excluded.expires_at, seen_at = clock_timestamp(), draining = false
     WHERE nodes.expires_at <= clock_timestamp() OR nodes.boot = excluded.boot
 """.encode()
 
 _FORGET: Final = f"DELETE FROM nodes WHERE expires_at < clock_timestamp() - interval '{FORGOTTEN}'"
 
 _BEAT: Final = b"""
-    UPDATE nodes SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
+    UPDATE nodes
+    SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s), seen_at = clock_timestamp()
     WHERE id = %(id)s AND boot = %(boot)s
 """
 
+_DRAIN: Final = b"UPDATE nodes SET draining = true WHERE id = %(id)s AND boot = %(boot)s"
+
 _LEAVE: Final = b"""
-    UPDATE nodes SET expires_at = clock_timestamp() WHERE id = %(id)s AND boot = %(boot)s
+    UPDATE nodes SET expires_at = clock_timestamp(), seen_at = clock_timestamp()
+    WHERE id = %(id)s AND boot = %(boot)s
 """
 
-_NODES: Final = f"SELECT {_CARD}, {_LEFT.format('expires_at')} FROM nodes ORDER BY id".encode()
+NODES: Final = f"""
+    SELECT {_CARD}, {_LEFT.format("expires_at")},
+        extract(epoch FROM clock_timestamp() - seen_at)::float8, draining
+    FROM nodes ORDER BY id
+""".encode()
+"""Selects the nodes, also those that are gone for not too long."""
 
 _STANDING: Final = f"""
     SELECT w.number, w.id, w.site, w.path, w.terms, w.wanted, l.epoch, l.node_id, l.holder,
@@ -65,6 +74,9 @@ _STANDING: Final = f"""
     FROM workspaces AS w JOIN leases AS l ON l.workspace = w.number
         LEFT JOIN nodes AS n ON n.boot = l.node_id
 """
+
+HELD: Final = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
+"""Selects the workspaces that somebody runs."""
 
 _NOTE: Final = b"""
     UPDATE workspaces SET terms = %(terms)s, wanted = true
@@ -98,13 +110,17 @@ class PostgresNodes(SharedStore):
             connection.execute(_FORGET.encode())
             values = {name: getattr(self.card, name) for name in _CARD.split(", ")}
             entered = connection.execute(_ENTER, {**values, "ttl": self.ttl}).rowcount
-            rows = connection.execute(_NODES).fetchall()
+            rows = connection.execute(NODES).fetchall()
             connection.execute(b"COMMIT")
             if entered:
                 return None
-            return next(_node_row(row) for row in rows if row[0] == self.card.id)
+            return next(read_node(row) for row in rows if row[0] == self.card.id)
 
         return await self._database.keeper.call(work)
+
+    @override
+    async def drain(self) -> None:
+        await self._database.keeper.call(lambda c: _once(c, _DRAIN, self._own))
 
     @override
     async def leave(self) -> None:
@@ -112,8 +128,8 @@ class PostgresNodes(SharedStore):
 
     @override
     async def nodes(self) -> list[NodeRow]:
-        rows = await self._database.readers.call(lambda c: c.execute(_NODES).fetchall())
-        return [_node_row(row) for row in rows]
+        rows = await self._database.readers.call(lambda c: c.execute(NODES).fetchall())
+        return [read_node(row) for row in rows]
 
     @override
     async def beat(self, leases: Sequence[Lease], watched: Collection[int]) -> Beat | None:
@@ -128,7 +144,7 @@ class PostgresNodes(SharedStore):
             connection.execute(b"COMMIT")
             if not present:
                 return None
-            standings = map(_standing, found)
+            standings = map(read_standing, found)
             return Beat(own=frozenset(own), watched={each.number: each for each in standings})
 
         return await self._database.keeper.call(work)
@@ -141,9 +157,8 @@ class PostgresNodes(SharedStore):
 
     @override
     async def standings(self) -> list[Standing]:
-        query = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
-        rows = await self._database.readers.call(lambda c: c.execute(query).fetchall())
-        return [_standing(row) for row in rows]
+        rows = await self._database.readers.call(lambda c: c.execute(HELD).fetchall())
+        return [read_standing(row) for row in rows]
 
     @override
     async def find(self, workspace_id: WorkspaceId) -> Standing | None:
@@ -151,7 +166,7 @@ class PostgresNodes(SharedStore):
         rows = await self._database.readers.call(
             lambda c: c.execute(query, {"id": workspace_id}).fetchall()
         )
-        return _standing(rows[0]) if rows else None
+        return read_standing(rows[0]) if rows else None
 
     @override
     async def register(self, path: str, at: int) -> Standing:
@@ -224,18 +239,21 @@ def _standing_of(connection: Connection, number: int) -> Standing:
     query = f"{_STANDING} WHERE w.number = %(w)s".encode()
     row = connection.execute(query, {"w": number}).fetchone()
     assert row is not None, "a workspace keeps its row"
-    return _standing(row)
+    return read_standing(row)
 
 
 def _card(values: Sequence[Any]) -> NodeCard:
     return NodeCard(**dict(zip(_CARD.split(", "), values, strict=True)))
 
 
-def _node_row(row: Sequence[Any]) -> NodeRow:
-    return NodeRow(card=_card(row[:-1]), seconds=row[-1])
+def read_node(row: Sequence[Any]) -> NodeRow:
+    """Return a row of `NODES`."""
+    *card, seconds, seen_seconds, draining = row
+    return NodeRow(card=_card(card), seconds=seconds, seen_seconds=seen_seconds, draining=draining)
 
 
-def _standing(row: Sequence[Any]) -> Standing:
+def read_standing(row: Sequence[Any]) -> Standing:
+    """Return a row of `HELD`."""
     number, identity, site, path, terms, wanted, epoch, boot, holder, holds, seconds, *card = row
     node = None if card[0] is None else _card(card)
     told = describe(holder) if node is None else node.describe()

@@ -104,7 +104,16 @@ class PostgresStore(Store):
     @property
     @override
     def load(self) -> StoreLoad:
-        return StoreLoad(pending=self.workspace.pending, commits=self.workspace.commits)
+        return StoreLoad(
+            pending=self.workspace.pending,
+            size=self.database.size,
+            database=self.database.place.label,
+            commits=self.workspace.commits,
+        )
+
+    @override
+    async def measure(self) -> None:
+        await self.database.measure()
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:

@@ -57,7 +57,11 @@ _MARK: Final = b"UPDATE writers SET commits = %(commits)s, used_at = now() WHERE
 _MARKED: Final = b"SELECT commits FROM writers WHERE id = %(id)s FOR UPDATE"
 _ENTER: Final = b"INSERT INTO writers (id) VALUES (%(id)s) ON CONFLICT (id) DO NOTHING"
 _LEAVE: Final = b"DELETE FROM writers WHERE id = %(id)s"
-_FORGET: Final = b"DELETE FROM writers WHERE used_at < now() - interval '7 days' AND id <> %(id)s"
+_FORGET: Final = b"""
+    DELETE FROM writers WHERE used_at < now() - interval '7 days' AND id <> %(id)s
+        AND id NOT IN (SELECT boot FROM nodes)
+"""
+"""Deletes the rows of writers that are gone; a server that had nothing to write for days is a node."""
 
 _UNCONFIRMED: Final = "01000"
 """The warning with which a COMMIT succeeds that has waited in vain for a synchronous standby. The time limit
@@ -314,7 +318,7 @@ async def open_writer(
     """
     token = trio.lowlevel.current_trio_token()
     writer = PostgresWriter(place, writer_id, reconnector, token, post_delay, close_limit)
-    await trio.to_thread.run_sync(_enter, connection, writer_id)
+    await trio.to_thread.run_sync(_enter, connection, place, writer_id)
     writer._connection = connection
     writer._start()
     try:
@@ -324,6 +328,11 @@ async def open_writer(
             await writer._stop()
 
 
-def _enter(connection: Connection, writer_id: str) -> None:
-    connection.execute(_ENTER, {"id": writer_id})
-    connection.execute(_FORGET, {"id": writer_id})
+def _enter(connection: Connection, place: Place, writer_id: str) -> None:
+    try:
+        with translated(place):
+            connection.execute(_ENTER, {"id": writer_id})
+            connection.execute(_FORGET, {"id": writer_id})
+    except StoreUnavailable:
+        connection.close()
+        raise

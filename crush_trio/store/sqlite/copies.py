@@ -4,7 +4,7 @@ A copy is made with SQLite's backup, which reads the file at one moment and thro
 is written beside its place under another name, checked as a whole, made durable, and only then given its
 name: a copy that has its name is complete. The source is opened for reading only.
 
-Every function here blocks; call it in a thread. `store.backup` does.
+Every function here blocks; call it in a thread. `store.copies.backup` does.
 """
 
 import os
@@ -15,11 +15,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from crush_trio.store.backup import CopyReport
-from crush_trio.store.errors import StoreCorrupt, StoreTooNew
-from crush_trio.store.sqlite.database import COMPANIONS, DATABASE_NAME, known_migrations
+from crush_trio.store.copies.backup import CopyReport
+from crush_trio.store.errors import StoreCorrupt
+from crush_trio.store.migrations import missing
+from crush_trio.store.sqlite.database import COMPANIONS, DATABASE_NAME
 from crush_trio.store.sqlite.directory import Owner, must_be_own, take_lock
 from crush_trio.store.sqlite.faults import translated
+from crush_trio.store.sqlite.migrations import known_migrations, version
 
 PAGES: Final = 256
 """Pages that are copied at a time; a writer waits for no more than one such step."""
@@ -33,13 +35,10 @@ def copy_database(source: Path, target: Path) -> CopyReport:
     Raises `FileExistsError` if *target* exists, and a `StoreUnavailable` for what is wrong with either file;
     no file is left then.
     """
-    must_be_own(source, *(source.with_name(source.name + each) for each in COMPANIONS))
-    with _new_file(target) as part:
+    with new_file(target) as part:
         with (
             translated(source),
-            closing(
-                sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", _BUSY, uri=True)
-            ) as live,
+            closing(connect_to_read(source)) as live,
             closing(sqlite3.connect(part, _BUSY)) as copy,
         ):
             live.backup(copy, pages=PAGES)
@@ -47,22 +46,26 @@ def copy_database(source: Path, target: Path) -> CopyReport:
         return check_database(part)
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open the database *path*, which may be in use, for reading alone."""
+    must_be_own(path, *(path.with_name(path.name + each) for each in COMPANIONS))
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)
+
+
 def check_database(path: Path) -> CopyReport:
     """Read the whole database at *path*, which nothing else has open, and return what is in it.
 
     Raises `StoreCorrupt`, or `StoreTooNew` for one that this program does not know.
     """
-    newest = known_migrations()[-1].number
     with (
         translated(path),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", _BUSY, uri=True)) as found,
+        closing(connect_to_read(path)) as found,
     ):
         findings = [row[0] for row in found.execute("PRAGMA integrity_check(10)")]
         if findings != ["ok"]:
             raise StoreCorrupt(f"{path} ({'; '.join(findings)})")
-        schema = _number(found, "PRAGMA user_version")
-        if schema > newest:
-            raise StoreTooNew(f"{path} has schema {schema}, this program knows up to {newest}")
+        schema = version(found)
+        missing(known_migrations(), schema, path)
         if not _number(found, "SELECT count(*) FROM sqlite_schema WHERE name = 'sessions'"):
             raise StoreCorrupt(f"{path} is not a database of sessions")
         return CopyReport(
@@ -87,12 +90,18 @@ def restore_database(copy: Path, directory: Path, owner: Owner) -> tuple[CopyRep
         part = directory / f"{DATABASE_NAME}.restoring"
         part.unlink(missing_ok=True)
         report = copy_database(copy, part)
-        former = _move_away(place) if place.exists() else None
-        part.rename(place)
-        _sync(directory)
+        former = put_in_place(part, place)
     finally:
         release()
     return report, former
+
+
+def put_in_place(part: Path, place: Path) -> Path | None:
+    """Make the file *part* the database *place*; return where a former one is now."""
+    former = _move_away(place) if place.exists() else None
+    part.rename(place)
+    _sync(place.parent)
+    return former
 
 
 def _move_away(place: Path) -> Path:
@@ -107,7 +116,7 @@ def _move_away(place: Path) -> Path:
 
 
 @contextmanager
-def _new_file(target: Path) -> Iterator[Path]:
+def new_file(target: Path) -> Iterator[Path]:
     """Yield a new file beside *target*, for its owner alone, which becomes *target* if the block succeeds."""
     if os.path.lexists(target):
         raise FileExistsError(str(target))

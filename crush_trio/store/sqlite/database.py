@@ -1,23 +1,17 @@
-"""`Database`: one SQLite file in one data directory, and its migrations.
+"""`Database`: one SQLite file in one data directory.
 
 `open_database` takes the directory's lock, migrates the file, and opens a writer and a few readers.
 The readers close before the writer, because the last connection to close merges the write-ahead log
 into the file, and only the writer can do that. The file is `crush-trio.db`. A `crush.db` in the
 same directory belongs to the Go program and is never touched.
-
-The schema grows by numbered files, `schema/NNNN_name.sql`; a released file is never edited.
-SQLite's `user_version` is the number of the last one that was applied. It is set in the same
-transaction, so a database is always exactly at one version, also after a crash.
 """
 
 import logging
 import os
-import re
 import sqlite3
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -27,11 +21,9 @@ from attrs import define, evolve, frozen
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.store.base import StoreLoad, StoreWarning
 from crush_trio.store.errors import (
-    MigrationFailed,
     StoreCorrupt,
     StoreFileForeign,
     StoreLost,
-    StoreTooNew,
 )
 from crush_trio.store.group_commit import CLOSE_LIMIT, WriteRequest
 from crush_trio.store.health import Health
@@ -45,6 +37,7 @@ from crush_trio.store.sqlite.directory import (
     take_lock,
 )
 from crush_trio.store.sqlite.faults import translated
+from crush_trio.store.sqlite.migrations import known_migrations, migrate
 from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
 from crush_trio.store.sqlite.writer import Work, Writer, open_writer
 
@@ -67,8 +60,6 @@ _IDS: Final = RandomIds()
 
 _lost: Final[set[Path]] = set()
 """Data directories that were lost while this process had them open, and were not opened since."""
-
-_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 log = logging.getLogger(__name__)
 
@@ -252,8 +243,8 @@ class _Boot:
         migrate(connection, self.path, known_migrations())
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(
-            "INSERT INTO boots (id, started_at, pid, version) VALUES (?, ?, ?, ?)",
-            (self.id, self.owner.started, self.owner.pid, self.owner.version),
+            "INSERT INTO boots (id, started_at, holder) VALUES (?, ?, ?)",
+            (self.id, self.owner.started, self.owner.row()),
         )
 
 
@@ -294,80 +285,3 @@ def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
             connection.close()
             raise StoreFileForeign(f"{path} was replaced while it was opened")
         return connection
-
-
-# ── Migrations ──────────────────────────────────────────────────────────────────────────────────
-
-
-@frozen(kw_only=True)
-class Migration:
-    """One step of the schema, from version `number - 1` to `number`."""
-
-    number: int
-    name: str
-    sql: str
-
-
-def known_migrations() -> tuple[Migration, ...]:
-    """Return the migrations that come with this program, oldest first."""
-    found = []
-    for file in files("crush_trio.store.sqlite").joinpath("schema").iterdir():
-        if match := _NAME.fullmatch(file.name):
-            number = int(match[1])
-            found.append(Migration(number=number, name=file.name, sql=file.read_text("utf-8")))
-    return tuple(sorted(found, key=lambda migration: migration.number))
-
-
-def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """Apply the *migrations* that the database at *path* lacks, each in its own transaction.
-
-    The connection must be in autocommit mode (`isolation_level=None`), with foreign keys off: a
-    step that rebuilds a table has to drop the old one without its cascades.
-
-    Raises `StoreTooNew` for a file of a newer program, before anything is written, and
-    `MigrationFailed` if a step fails; the file is then at the version before that step.
-    """
-    newest = migrations[-1].number if migrations else 0
-    with translated(path):
-        found = _version(connection)
-    if found > newest:
-        raise StoreTooNew(f"{path} has schema {found}, this program knows up to {newest}")
-    for migration in migrations:
-        if migration.number > found:
-            _apply(connection, path, migration)
-
-
-def _apply(connection: sqlite3.Connection, path: Path, migration: Migration) -> None:
-    """Apply one step; raise `MigrationFailed` with its name if it fails."""
-    try:
-        with translated(path):
-            _step(connection, migration)
-    except sqlite3.Error as exc:  # not a fault of the disk: the step does not fit the file
-        raise MigrationFailed(f"{path} at {migration.name} ({exc})") from exc
-
-
-def _step(connection: sqlite3.Connection, migration: Migration) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:  # commits, or rolls back if anything raises
-        if _version(connection) >= migration.number:
-            return  # another process has applied it while we waited for the lock
-        for statement in _statements(migration.sql):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {migration.number}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _statements(sql: str) -> Iterator[str]:
-    """Split a script into statements; a trigger with its inner semicolons is one statement."""
-    statement = ""
-    for line in sql.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement

@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from socket import gethostname
 from typing import Final
 
 from attrs import asdict, define, field, frozen
@@ -69,6 +70,10 @@ class Owner:
         """Return one line about the process, for people."""
         since = datetime.fromtimestamp(self.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"process {self.pid}, version {self.version}, started {since}"
+
+    def row(self) -> str:
+        """Return what is stored of it, in the form of every store."""
+        return json.dumps({"host": gethostname(), **asdict(self)})
 
 
 def locking_enabled(environ: Mapping[str, str] = os.environ) -> bool:

@@ -45,6 +45,10 @@ class ForwardingStore(Store):
         """That of *inner*."""
         return self.inner.load
 
+    @override
+    async def measure(self) -> None:
+        await self.inner.measure()
+
     @property
     @override
     def warning(self) -> StoreWarning | None:

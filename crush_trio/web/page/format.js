@@ -66,13 +66,18 @@ export function firstLine(text, most = 120) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const OBEYED = "\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}";
+
+/** Scripts and emoji need them, but not after an ASCII character, where they would make two commands look the same. */
+const JOINING = "\\u00ad\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200c\\u200d\\u3164\\ufe00-\\ufe0f\\uffa0";
+
+const UNSEEN = new RegExp(`[${OBEYED}]|(?<![^\\0-\\x7f])[${JOINING}]`, "gu");
 
 /**
- * A text with the control characters replaced, and those that make a line read in another order than it is:
- * what a person allows must look like what is done. @param {string} text
+ * A text with the control characters replaced, and those that are not seen or make a line read in another order
+ * than it is: what a person allows must look like what is done. @param {string} text
  */
-export const visible = (text) => text.replaceAll("\r\n", "\n").replace(UNSEEN, (letter) => `<U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+export const visible = (text) => text.replaceAll("\r\n", "\n").replace(UNSEEN, (letter) => `<U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
 
 /** The value of a JSON text; undefined if it is none. @param {string} text @returns {any} */
 export function parsed(text) {

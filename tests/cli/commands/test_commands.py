@@ -25,8 +25,8 @@ from crush_trio.cli.commands.doctor import (
 )
 from crush_trio.cli.commands.import_ import default_root, find_database
 from crush_trio.cli.commands.sessions import ago, roster_table, sessions_table
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.main import main
-from crush_trio.cli.server_link import configuration_of
 from crush_trio.config.checks import file_schema
 from crush_trio.store.changes import RunAccepted, SessionCreated
 from crush_trio.store.go_import import NotCrushDatabase

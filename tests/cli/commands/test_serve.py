@@ -25,7 +25,6 @@ from crush_trio.cli.options import choose_address
 from crush_trio.limits import SizeLimits
 from crush_trio.net.address import parse_address
 from crush_trio.server import ServerSettings, TcpAddress, UnixAddress
-from crush_trio.server.run import secrets_of
 from crush_trio.server.settings import GuardSettings
 from crush_trio.store.open import StoreSettings
 
@@ -194,7 +193,7 @@ def test_the_store_is_the_one_of_the_option_or_of_the_environment():
     assert settings.store == StoreSettings(url)
     assert settings.environment == {"A": "1"}  # commands of agents do not see it
     assert "secret-of-the-url" not in repr(settings)
-    assert secrets_of(settings) == ("secret-of-the-url",)
+    assert settings.secrets == ("secret-of-the-url",)
     assert choose_settings(None, {}).store == StoreSettings("sqlite:")
 
 

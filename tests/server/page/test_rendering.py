@@ -461,7 +461,7 @@ async def test_a_change_is_rendered_on_request():
 
 def test_a_server_imports_the_libraries_with_the_first_message_and_not_before():
     script = (
-        "import sys, crush_trio.server.app, crush_trio.server.run\n"
+        "import sys, crush_trio.server.app, crush_trio.server.hosting.host\n"
         "print([name for name in ('markdown_it', 'pygments') if name in sys.modules])\n"
         "from crush_trio.server.page.markdown import markdown\n"
         "markdown('x')\n"

@@ -22,6 +22,7 @@ __all__ = [
     "connect",
     "free_port",
     "new_database",
+    "of_user",
     "programs",
     "server_url",
     "shared_database_url",
@@ -73,6 +74,12 @@ def shared_database_url():
 def connect(url):
     """Connect as a person would, to look at rows."""
     return psycopg.connect(url, autocommit=True)
+
+
+def of_user(url, name):
+    """Return *url* with another user."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{name}@{rest.rpartition('@')[2]}"
 
 
 def user_of(url):

@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from benchmarks.driver.tcp_proxy import open_proxy
+from crush_trio.cli.exits import explain
 from crush_trio.store.changes import TextAppended
 from crush_trio.store.errors import (
     DiskFull,
     StoreFailed,
-    StoreReadOnly,
     StoreSlow,
     StoreUnavailable,
     StoreUnreachable,
@@ -23,11 +23,13 @@ from crush_trio.store.postgres import connection as connections
 from crush_trio.store.postgres.connection import Reconnector
 from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.postgres.place import Place
+from crush_trio.store.postgres.writer import _FORGET
 from crush_trio.wire.ids import MessageId
 from tests.store.postgres.server import (
     PostgresServer,
     connect,
     new_database,
+    of_user,
     server_url,
     shared_database_url,
 )
@@ -79,6 +81,27 @@ async def test_a_group_whose_commit_was_cut_off_is_stored_exactly_once(tmp_path)
                 for _ in range(20):
                     nursery.start_soon(store.commit, more("x"))
         assert await content(store) == "x" * 40
+
+
+async def test_a_writer_without_work_for_days_is_not_forgotten_while_its_server_is_a_node(tmp_path):
+    async with open_postgres_store(shared_database_url(), tmp_path, site="test") as store:
+        ours = store.database.node_id
+        with connect(shared_database_url()) as person:
+            values = {"gone": f"gone-{ours}", "ours": ours, "idle": f"idle-{ours}"}
+            person.execute(
+                "INSERT INTO writers (id, used_at) VALUES (%(gone)s, now() - interval '8 days'),"
+                " (%(idle)s, now() - interval '8 days')",
+                values,
+            )
+            person.execute(
+                "INSERT INTO nodes VALUES (%(idle)s, %(idle)s, '', 'test', 'h', 1, '1', 1, now())",
+                values,
+            )
+            person.execute(_FORGET, {"id": ours})
+            left = person.execute(
+                "SELECT id FROM writers WHERE id = ANY(%s)", (list(values.values()),)
+            )
+            assert {row[0] for row in left} == {ours, values["idle"]}
 
 
 async def test_a_connection_that_breaks_before_the_commit_costs_nothing(tmp_path):
@@ -268,6 +291,47 @@ async def test_a_database_with_another_encoding_is_refused(tmp_path):
             pass
 
 
+def test_a_misspelt_parameter_is_named():
+    place = Place.of("postgresql://u:hunter2@127.0.0.1/data?sslmod=require")
+    with pytest.raises(StoreUnsuitable, match=r'invalid URI query parameter: "sslmod".*; correct'):
+        connections.connect(place)
+
+
+# A name of a role, what its database lacks for it, and what the error advises.
+LACKING = {
+    "may_not_create": ("CREATE ROLE {role} LOGIN", "ALTER DATABASE NAME OWNER TO USER"),
+    "has_no_schema": (
+        "CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET search_path = ''",
+        "create the schema that the search_path of its user names",
+    ),
+    "may_only_read": (
+        "CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET default_transaction_read_only = on",
+        "its user may only read",
+    ),
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+@pytest.mark.parametrize("made", [False, True], ids=["empty", "with tables"])
+async def test_a_user_without_rights_is_told_which_are_missing(tmp_path, lacking, made):
+    statements, advice = LACKING[lacking]
+    url = new_database()
+    if made:
+        async with open_postgres_store(url, tmp_path, site="test"):
+            pass
+    role = url.rpartition("/")[2] + "_user"
+    with connect(url) as person:
+        person.execute(statements.format(role=role))
+    try:
+        with pytest.raises(StoreUnsuitable) as caught:
+            async with open_postgres_store(of_user(url, role), tmp_path, site="test"):
+                pass
+        assert advice in explain(caught.value)[1]
+    finally:
+        with connect(url) as person:
+            person.execute(f"DROP ROLE {role}")
+
+
 async def test_of_several_hosts_the_one_that_can_be_written_is_taken(tmp_path):
     url = urlsplit(shared_database_url())
     hosts = f"{url.username}@127.0.0.1:1,127.0.0.1:{url.port}"
@@ -284,7 +348,8 @@ async def test_of_several_hosts_the_one_that_can_be_written_is_taken(tmp_path):
     ("state", "error"),
     [
         ("53100", DiskFull),
-        ("25006", StoreReadOnly),
+        ("25006", StoreUnsuitable),
+        ("42501", StoreUnsuitable),
         ("57014", StoreSlow),
         ("53300", StoreUnreachable),
     ],

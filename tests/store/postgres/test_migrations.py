@@ -8,7 +8,9 @@ import pytest
 
 from crush_trio.store.changes import FileRead, RunRecorded, SessionDeleted, TextAppended
 from crush_trio.store.errors import MigrationFailed, StoreTooNew
-from crush_trio.store.postgres.migrations import Migration, known_migrations, migrate, version
+from crush_trio.store.migrations import Migration
+from crush_trio.store.postgres import database
+from crush_trio.store.postgres.migrations import known_migrations, migrate, version
 from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.workspaces import TABLES
@@ -57,6 +59,14 @@ def test_a_failing_migration_leaves_the_database_as_it_was(url):
         assert version(connection) == 2
 
 
+def test_a_migration_may_take_longer_than_the_time_limit_of_its_user(url):
+    slow = Migration(number=1, name="0001_slow.sql", sql="SELECT pg_sleep(0.2)")
+    with connect(url) as connection:
+        connection.execute("SET statement_timeout = 50")
+        migrate(connection, Place.of(url), (slow,))
+        assert version(connection) == 1
+
+
 async def test_a_database_of_a_newer_program_is_refused_untouched(url, tmp_path):
     newest = len(known_migrations())
     async with open_postgres_store(url, tmp_path, site="test") as store:
@@ -71,6 +81,24 @@ async def test_a_database_of_a_newer_program_is_refused_untouched(url, tmp_path)
             async with open_postgres_store(url, tmp_path, site="test"):
                 pass
         assert tables(connection) == before
+
+
+async def test_an_older_version_refuses_a_database_of_a_newer_one_and_says_what_to_do(
+    url, tmp_path, monkeypatch
+):
+    async with open_postgres_store(url, tmp_path, site="test") as store:
+        await store.commit(session("s"))
+    newest = len(known_migrations())
+    with monkeypatch.context() as older:
+        older.setattr(database, "known_migrations", lambda: known_migrations()[:-1])
+        with pytest.raises(StoreTooNew) as caught:
+            async with open_postgres_store(url, tmp_path, site="test"):
+                pytest.fail("it was opened")
+    assert f"has schema {newest}, this program knows up to {newest - 1}" in str(caught.value)
+    assert "newer version" in str(caught.value)
+    async with open_postgres_store(url, tmp_path, site="test") as store:
+        assert ids(await store.sessions()) == ["s"]
+        assert store.lease.epoch == 2, "the older one has not even claimed the workspace"
 
 
 def test_servers_that_start_at_once_migrate_in_turns(url):

@@ -1,14 +1,17 @@
 """Opening and closing the store: the directory, the settings, the lock and the boot."""
 
+import json
 import os
 import sqlite3
 import stat
 import threading
 from contextlib import closing
+from socket import gethostname
 
 import pytest
 import trio
 
+from crush_trio import __version__
 from crush_trio.clock import CountingIds
 from crush_trio.store.errors import DiskFailed, StoreFailed, StoreLocked, StoreTooNew
 from crush_trio.store.sqlite.database import open_database
@@ -105,9 +108,18 @@ async def test_every_opening_is_a_boot_of_its_own(tmp_path):
         async with open_database(tmp_path, clock=FixedClock(), ids=ids) as database:
             assert database.boot_id == f"boot-{n}"
             boots = await database.read(
-                lambda c: c.execute("SELECT id, started_at, pid FROM boots ORDER BY id").fetchall()
+                lambda c: c.execute(
+                    "SELECT id, started_at, holder FROM boots ORDER BY n"
+                ).fetchall()
             )
-            assert boots[-1] == (f"boot-{n}", 1_700_000_000, os.getpid())
+            *place, holder = boots[-1]
+            assert place == [f"boot-{n}", 1_700_000_000]
+            assert json.loads(holder) == {
+                "host": gethostname(),
+                "pid": os.getpid(),
+                "version": __version__,
+                "started": 1_700_000_000,
+            }
             assert len(boots) == n
 
 

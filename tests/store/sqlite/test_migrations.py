@@ -6,7 +6,8 @@ from contextlib import closing
 import pytest
 
 from crush_trio.store.errors import DiskFull, MigrationFailed, StoreTooNew
-from crush_trio.store.sqlite.database import Migration, known_migrations, migrate
+from crush_trio.store.migrations import Migration
+from crush_trio.store.sqlite.migrations import known_migrations, migrate
 from crush_trio.wire.runs import RunState
 
 FIRST = Migration(number=1, name="0001_first.sql", sql="CREATE TABLE a (x);\nCREATE TABLE b (x);\n")

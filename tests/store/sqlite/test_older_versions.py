@@ -10,7 +10,8 @@ import pytest
 
 from crush_trio.store.errors import StoreTooNew
 from crush_trio.store.sqlite import database
-from crush_trio.store.sqlite.database import DATABASE_NAME, known_migrations
+from crush_trio.store.sqlite.database import DATABASE_NAME
+from crush_trio.store.sqlite.migrations import known_migrations
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.messages import TextPart

@@ -1,1 +1,1 @@
-"""Commands about the stored data of a directory: `backup`, `restore` and `prune`."""
+"""Commands about stored data: `backup`, `restore`, `store copy` and `prune`."""

@@ -7,13 +7,16 @@ from typing import Final
 import click
 import trio
 
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.exits import FileInTheWay, NoData
 from crush_trio.cli.options import Invocation, debug_option, host_option, pass_invocation, write
 from crush_trio.cli.report.reporter import count
-from crush_trio.cli.server_link import configuration_of, open_link
-from crush_trio.store.backup import CopyReport, back_up
-from crush_trio.store.backup import restore as restore_copy
+from crush_trio.cli.server_link import open_link
+from crush_trio.store.copies.backup import CopyReport, StoredPlace, back_up
+from crush_trio.store.copies.backup import restore as restore_copy
 from crush_trio.store.open import StoreSettings, has_data
+
+_FILES: Final = StoreSettings()
 
 _PREFIX: Final = 4
 """The fewest characters of a workspace id."""
@@ -29,7 +32,8 @@ def backup(invocation: Invocation, directory: str, file: str, host: str | None) 
     """Copy the stored data of DIRECTORY to FILE, and check it.
 
     DIRECTORY is one that was worked in, its data directory, or the id of a workspace that a server on this
-    machine has open. The server goes on meanwhile. FILE must not exist.
+    machine has open. The server goes on meanwhile. FILE must not exist; it is a SQLite file also if
+    CRUSH_TRIO_STORE names a PostgreSQL database.
     """
     place = Path(directory).absolute()
     return invocation.run(back_up_directory, invocation.environ, host, directory, place, Path(file))
@@ -44,7 +48,7 @@ def restore(invocation: Invocation, file: str, directory: str) -> int:
     """Put the data in FILE back into DIRECTORY.
 
     FILE is checked first. No server may have the directory open. The data that was there is kept under
-    another name.
+    another name. A PostgreSQL database in CRUSH_TRIO_STORE must have no data of DIRECTORY.
     """
     place = Path(directory).absolute()
     return invocation.run(restore_directory, invocation.environ, Path(file), place)
@@ -54,49 +58,70 @@ async def back_up_directory(
     environ: Mapping[str, str], host: str | None, named: str, place: Path, file: Path
 ) -> int:
     """Make a backup of the directory *place*, or the workspace *named*; return the exit code."""
-    data_dir = await _find_data(environ, host, named, place)
+    found = await _find_data(environ, host, named, place)
     try:
-        report = await back_up(data_dir, file)
+        report = await back_up(found, file)
     except FileExistsError:
         raise FileInTheWay(str(file)) from None
-    write(f"Copied {data_dir} to {file}: {_told(report)}.\n")
+    write(f"Copied {_name(found)} to {file}: {_told(report)}.\n")
     return 0
 
 
 async def restore_directory(environ: Mapping[str, str], file: Path, place: Path) -> int:
     """Restore a backup; return the exit code."""
-    data_dir = place if await has_data(StoreSettings(), place) else None
-    if data_dir is None:
-        data_dir = (await configuration_of(place, environ)).data_dir
-    report, former = await restore_copy(file, data_dir)
-    write(f"Restored {file} into {data_dir}: {_told(report)}.\n")
+    found = await stored_place(StoreSettings.from_environment(environ), environ, place)
+    report, former = await restore_copy(file, found)
+    write(f"Restored {file} into {_name(found)}: {_told(report)}.\n")
     if former is not None:
         write(f"The former data is in {former}.\n")
     return 0
 
 
-async def _find_data(environ: Mapping[str, str], host: str | None, named: str, place: Path) -> Path:
-    """Return the data directory that *place* or *named* leads to; raises `NoData`."""
+async def stored_place(
+    settings: StoreSettings, environ: Mapping[str, str], place: Path
+) -> StoredPlace:
+    """Return where the data of *place* is: a directory that was worked in, or a data directory with a file."""
+    if await has_data(_FILES, place):
+        return StoredPlace(settings=settings, directory=place.parent, data_dir=place)
+    if settings.shared:  # what the configuration says about directories is for files
+        return StoredPlace(settings=settings, directory=place, data_dir=place)
+    data_dir = (await configuration_of(place, environ)).data_dir
+    return StoredPlace(settings=settings, directory=place, data_dir=data_dir)
+
+
+async def _find_data(
+    environ: Mapping[str, str], host: str | None, named: str, place: Path
+) -> StoredPlace:
+    """Return where the data that *place* or *named* leads to is; raises `NoData`."""
+    settings = StoreSettings.from_environment(environ)
     if await trio.Path(place).is_dir():
-        if await has_data(StoreSettings(), place):
-            return place
-        data_dir = (await configuration_of(place, environ)).data_dir
+        found = await stored_place(settings, environ, place)
     elif len(named) >= _PREFIX and "/" not in named:
-        data_dir = await _data_of_workspace(environ, host, named)
+        found = await _data_of_workspace(settings, environ, host, named)
     else:
         raise NoData(f"{named} is no directory")
-    if not await has_data(StoreSettings(), data_dir):
-        raise NoData(f"{data_dir} has none")
-    return data_dir
+    if not await has_data(settings, found.data_dir, found.directory):
+        raise NoData(f"{_name(found)} has none")
+    return found
 
 
-async def _data_of_workspace(environ: Mapping[str, str], host: str | None, named: str) -> Path:
+async def _data_of_workspace(
+    settings: StoreSettings, environ: Mapping[str, str], host: str | None, named: str
+) -> StoredPlace:
     async with open_link(host, environ, start=False) as link:
         found = [each for each in await link.client.workspaces() if each.id.startswith(named)]
     if len(found) != 1 or not link.local:
         raise NoData(f"{named} is no directory here, and not the id of one open workspace")
-    data_dir = (await configuration_of(Path(found[0].path), environ)).data_dir
-    return Path(found[0].path, found[0].data_dir) if found[0].data_dir else data_dir
+    directory = Path(found[0].path)
+    data_dir = (await configuration_of(directory, environ)).data_dir
+    if found[0].data_dir:
+        data_dir = directory / found[0].data_dir
+    return StoredPlace(settings=settings, directory=directory, data_dir=data_dir)
+
+
+def _name(place: StoredPlace) -> str:
+    """Return what a person calls the place of some data."""
+    return f"{place.directory} in PostgreSQL" if place.settings.shared else str(place.data_dir)
 
 
 def _told(report: CopyReport) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crush_trio.cli.commands.token import duration
+from crush_trio.cli.configuration import configuration_of
 from crush_trio.cli.options import (
     Invocation,
     cwd_option,
@@ -18,7 +19,7 @@ from crush_trio.cli.options import (
     write,
 )
 from crush_trio.cli.report.reporter import count, short
-from crush_trio.cli.server_link import configuration_of, finds_server, open_directory, open_link
+from crush_trio.cli.server_link import finds_server, open_directory, open_link
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.clock import SystemClock
 from crush_trio.store.errors import StoreLocked

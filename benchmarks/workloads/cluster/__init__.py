@@ -1,0 +1,1 @@
+"""Workloads on a shared PostgreSQL, which each of them starts for itself."""

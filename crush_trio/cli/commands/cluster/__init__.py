@@ -1,0 +1,1 @@
+"""The command about the servers that share a database."""

@@ -1,0 +1,1 @@
+"""Copies of stored data: backups, and workspaces copied from one store into another."""
