@@ -7,6 +7,7 @@
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
+#   make guard  whether what a person waits for is as fast as promised, next to a simple server; part of make check
 #   make chaos  SEEDS (10000) simulations of a cluster in one process, then one of three nodes and PostgreSQL
 #               under faults, ROUNDS (60) of each; SEED repeats the choices
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
@@ -38,7 +39,7 @@ ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check sandboxes lint programs lowest format bench races soak chaos demo cluster-demo serve setup \
+.PHONY: quick test check sandboxes lint programs lowest format bench guard races soak chaos demo cluster-demo serve setup \
 	build clean
 
 quick: $(STAMP)
@@ -50,6 +51,7 @@ test: $(STAMP)
 check: lint programs test
 	$(PYTEST) $(ALL) -m "long or needs"
 	$(MAKE) sandboxes
+	$(MAKE) guard
 
 # As on a machine without bubblewrap (an empty file is mounted over the program, so that Landlock is used)
 # the suite in its quick form, slow tests included, and all that runs commands; the latter also without
@@ -80,6 +82,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+guard: $(STAMP)
+	$(BIN)/python -m benchmarks.guard
 
 races: $(STAMP)
 	$(BIN)/python -m benchmarks.races --page docs/races.md
