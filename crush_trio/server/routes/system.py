@@ -66,7 +66,10 @@ def ready(call: Call) -> Reply | None:
     """
     if call.server.ending:
         return _not_ready(ServerShuttingDown())
-    degraded = any(hosted.degraded is not None for hosted in call.server.workspaces())
+    cluster = call.server.cluster
+    degraded = (cluster is not None and cluster.node.trouble is not None) or any(
+        hosted.degraded is not None for hosted in call.server.workspaces()
+    )
     return _not_ready(NotReady()) if degraded or call.server.audit.problem else None
 
 

@@ -21,6 +21,7 @@ from crush_trio.store.errors import (
 )
 from crush_trio.store.postgres import connection as connections
 from crush_trio.store.postgres.connection import Reconnector
+from crush_trio.store.postgres.database import Use
 from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.writer import _FORGET
@@ -422,3 +423,35 @@ async def test_one_writer_and_few_connections_serve_many_workspaces(tmp_path):
             assert (first.load.pending, second.load.pending) == (0, 0)
             total = first.database.writer.load.commits
             assert sum(map(sum, (each.counts for each in counted))) == sum(total.counts)
+
+
+async def test_a_database_that_says_nothing_is_given_up_and_asked_again(tmp_path):
+    async with open_behind_proxy(tmp_path) as (store, proxy):
+        readers = store.database.readers
+        assert await readers.call(one) == (1,)
+        proxy.hold()
+        with pytest.raises(StoreUnreachable, match=r"no answer within 0\.1 s"):
+            await readers.call(one, within=0.1)
+        proxy.mend()
+        assert await readers.call(one) == (1,)
+
+
+async def test_a_call_that_was_given_up_is_not_tried_again_on_another_connection(tmp_path):
+    asked, use = [], Use()
+
+    def work(connection):
+        asked.append(connection)
+        use.end()
+        return one(connection)
+
+    async with open_behind_proxy(tmp_path) as (store, _):
+        readers = store.database.readers
+        await readers.call(one)  # a connection that was used before is replaced if it is broken
+        with pytest.raises(StoreUnreachable):
+            await trio.to_thread.run_sync(readers._attempt, work, use)
+        assert len(asked) == 1
+        assert asked[0].closed
+
+
+def one(connection):
+    return connection.execute("SELECT 1").fetchone()
