@@ -123,6 +123,8 @@ class Node:
     shared: SharedStore
     _clock: Clock = field(repr=False)
     meters: NodeMeters = field(factory=NodeMeters, init=False, repr=False)
+    trouble: str | None = field(default=None, init=False)
+    """Why the leases could not be renewed last time; None if they were."""
     _held: dict[int, HeldLease] = field(factory=dict, init=False, repr=False)
     _watched: dict[int, Watch] = field(factory=dict, init=False, repr=False)
 
@@ -217,8 +219,13 @@ class Node:
             if beat is None:
                 await self._enter_again()
                 return False
+            if self.trouble is not None:
+                log.info("node.renewed")
+                self.trouble = None
         except StoreUnavailable as error:
-            log.warning("node.not_renewed", extra={"error": str(error)})
+            if self.trouble is None:
+                log.warning("node.not_renewed", extra={"error": str(error)})
+            self.trouble = str(error)
             return False  # noqa: ASYNC910 - the caller waits next
         for held in asked:
             if held.lease.workspace in beat.own:

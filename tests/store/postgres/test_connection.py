@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count, pairwise
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import trio
 
@@ -111,6 +112,32 @@ async def test_a_connection_that_breaks_before_the_commit_costs_nothing(tmp_path
             proxy.cut_at(moment, when="before")
             await store.commit(more("x"))
         assert await content(store) == "xxx"
+
+
+async def test_a_server_that_takes_bytes_and_says_nothing_is_given_up(tmp_path):
+    """TCP does not notice: a proxy or a frozen server still takes what is sent."""
+    async with open_behind_proxy(tmp_path) as (store, proxy):
+        await store.commit(session("s"))
+        assert ids(await store.sessions()) == ["s"]
+        [(reader, _)] = store.database.readers._pool.queue
+        writer = store.database.writer._connection
+        assert (reader.silence, writer.silence) == (32, 32)
+        reader.silence = writer.silence = 0  # give up when it is looked at for the first time
+        proxy.hold()
+        for connection in (reader, writer):
+            with pytest.raises(psycopg.OperationalError, match="has not answered for 0 seconds"):
+                await trio.to_thread.run_sync(connection.execute, "SELECT 1")
+            assert connection.closed
+        proxy.mend()
+        await store.commit(session("t"))
+        assert sorted(ids(await store.sessions())) == ["s", "t"]
+        assert store.degraded is None
+
+
+async def test_the_connection_for_leases_is_given_up_in_time_for_another_try(tmp_path):
+    async with open_postgres_store(shared_database_url(), tmp_path, site="test") as store:
+        [(keeper, _)] = store.database.keeper._pool.queue
+        assert keeper.silence == 6
 
 
 async def test_a_session_that_an_administrator_ends_is_replaced(tmp_path):
