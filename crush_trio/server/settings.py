@@ -89,7 +89,12 @@ class AdvertiseInvalid(CrushError):
     """The place of a server in its cluster cannot be what its settings say."""
 
     code = "advertise_invalid"
-    message = "other servers cannot reach this one so; write --advertise tcp://HOST:PORT"
+    message = "the server cannot take part in a cluster so"
+
+    @classmethod
+    def address(cls, why: str) -> Self:
+        """Return the error for an address that other servers cannot use."""
+        return cls(f"{why}; write --advertise tcp://HOST:PORT")
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:
@@ -174,15 +179,17 @@ class ClusterSettings:
     def of(cls, advertise: str, lease_ttl: float = TTL) -> Self:
         """Return the settings of a node at *advertise*, as people write it; raises `AdvertiseInvalid`."""
         if not LEAST_TTL <= lease_ttl <= MOST_TTL:
-            raise AdvertiseInvalid(f"a lease lasts {LEAST_TTL:g} to {MOST_TTL:g} seconds")
+            raise AdvertiseInvalid(
+                f"leases of {lease_ttl:g} seconds; choose {LEAST_TTL:g} to {MOST_TTL:g} seconds"
+            )
         if not advertise:
             return cls(lease_ttl=lease_ttl)
         try:
             address = parse_server_url(advertise)
         except CrushError as error:
-            raise AdvertiseInvalid(error.detail) from error
+            raise AdvertiseInvalid.address(error.detail) from error
         if not isinstance(address, TcpAddress) or not address.port:
-            raise AdvertiseInvalid(f"{advertise!r} has no host and port")
+            raise AdvertiseInvalid.address(f"{advertise!r} has no host and port")
         if address.host in {"0.0.0.0", "::"}:
             raise AdvertiseInvalid(f"{address.host} is every address; name the one of this machine")
         return cls(advertise=str(address), lease_ttl=lease_ttl)
@@ -261,7 +268,7 @@ def _lease_ttl(text: str | None) -> float:
     try:
         return TTL if text is None else float(text)
     except ValueError:
-        raise AdvertiseInvalid(f"{TTL_VARIABLE} is {text!r}, which is no number") from None
+        raise AdvertiseInvalid(f"{TTL_VARIABLE} is {text!r}; write a number of seconds") from None
 
 
 def warn_without_audit(settings: ServerSettings) -> None:

@@ -3,6 +3,7 @@
 import logging
 from contextlib import asynccontextmanager, suppress
 from itertools import count, pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -322,6 +323,14 @@ def test_a_misspelt_parameter_is_named():
     place = Place.of("postgresql://u:hunter2@127.0.0.1/data?sslmod=require")
     with pytest.raises(StoreUnsuitable, match=r'invalid URI query parameter: "sslmod".*; correct'):
         connections.connect(place)
+
+
+async def test_a_path_that_is_too_long_for_an_index_is_told_so():
+    path = "/" + "/".join(f"{number * 7919 % 99991:05d}" for number in range(800))
+    with pytest.raises(StoreUnsuitable, match="index row") as caught:
+        async with open_postgres_store(shared_database_url(), Path(path), site="test"):
+            pytest.fail("it was opened")
+    assert explain(caught.value)[1] == "use a shorter path: 2,600 bytes always fit"
 
 
 # A name of a role, what its database lacks for it, and what the error advises.
