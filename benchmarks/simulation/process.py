@@ -34,7 +34,7 @@ from crush_trio.runtime.run import Run
 from crush_trio.server.app import create_app
 from crush_trio.server.cluster.forwarding import Forwarding
 from crush_trio.server.cluster.peers import Peers
-from crush_trio.server.run import begin_drain, drain_runs, end_streams_late
+from crush_trio.server.hosting.host import begin_drain, drain_runs, end_streams_late
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import GuardSettings
 from crush_trio.store.errors import StoreUnavailable
@@ -181,8 +181,9 @@ class Process:
         ) as backend:
             backends.append(backend)
             server = Server(backend, heartbeat=HEARTBEAT, meters=meters)
+            server.card = node.card
             peers = Peers(node, Route(self.world.network, self.name), TOKEN)
-            server.absent = server.cluster = Forwarding(peers, backend, _Visitors(self.boot))
+            server.absent = server.cluster = Forwarding(peers, backend, ids=_Visitors(self.boot))
             yield server
 
     def _settings(self, ids: CountingIds) -> WorkspaceSettings:
