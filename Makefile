@@ -7,7 +7,9 @@
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
-#   make chaos  a cluster of three nodes and PostgreSQL under faults, ROUNDS (60) of each; SEED repeats the choices
+#   make guard  whether what a person waits for is as fast as promised, next to a simple server; part of make check
+#   make chaos  SEEDS (10000) simulations of a cluster in one process, then one of three nodes and PostgreSQL
+#               under faults, ROUNDS (60) of each; SEED repeats the choices
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make cluster-demo  a PostgreSQL, three servers on it, a client whose server is killed: the same
 #   make serve  start the server on ADDRESS; ctrl-c stops it
@@ -23,6 +25,7 @@ DEMO   := $(VENV)/.demo
 PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ROUNDS ?= 60
+SEEDS ?= 10000
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 LOWEST_PYTEST ?= $(LOWEST)/bin/pytest
@@ -36,7 +39,7 @@ ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check sandboxes lint programs lowest format bench races soak chaos demo cluster-demo serve setup \
+.PHONY: quick test check sandboxes lint programs lowest format bench guard races soak chaos demo cluster-demo serve setup \
 	build clean
 
 quick: $(STAMP)
@@ -48,6 +51,7 @@ test: $(STAMP)
 check: lint programs test
 	$(PYTEST) $(ALL) -m "long or needs"
 	$(MAKE) sandboxes
+	$(MAKE) guard
 
 # As on a machine without bubblewrap (an empty file is mounted over the program, so that Landlock is used)
 # the suite in its quick form, slow tests included, and all that runs commands; the latter also without
@@ -79,6 +83,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+guard: $(STAMP)
+	$(BIN)/python -m benchmarks.guard
+
 races: $(STAMP)
 	$(BIN)/python -m benchmarks.races --page docs/races.md
 
@@ -86,6 +93,7 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.simulation --seeds $(SEEDS)
 	$(BIN)/python -m benchmarks.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 demo: $(RUNTIME)

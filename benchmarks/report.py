@@ -86,14 +86,14 @@ def promise(figure: Figure) -> str:
     return f"{'≥' if figure.promise.least else '≤'} {number(limit, figure.unit)}"
 
 
-def cells(report: Report, figure: Figure) -> tuple[str, ...]:
+def cells(figure: Figure, *, other: bool = False) -> tuple[str, ...]:
     """Return a figure as the cells of its row."""
     return (
         figure.name,
         with_spread(figure.ours, figure.value, figure.unit),
         number(_middle(figure.theirs), figure.unit) if figure.theirs else "",
         with_spread(figure.ratios, figure.ratio, TIMES),
-        *(_others(figure) if report.other else ()),
+        *(_others(figure) if other else ()),
         promise(figure),
         _VERDICTS[figure.met],
     )
@@ -123,7 +123,7 @@ def heads(report: Report) -> tuple[str, ...]:
 
 def text_table(report: Report) -> str:
     """Return the report for a terminal."""
-    rows = [heads(report), *(cells(report, figure) for figure in report.figures)]
+    rows = [heads(report), *(cells(each, other=bool(report.other)) for each in report.figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [report.machine.line(), QUICK if report.quick else ""]
     letter = ""
@@ -161,7 +161,7 @@ def markdown(report: Report) -> str:
                 _row(heads(report)),
                 _row(["---"] * len(heads(report))),
             ]
-        lines.append(_row(cells(report, figure)))
+        lines.append(_row(cells(figure, other=bool(report.other))))
     lines += ["", *(f"Left out: {what}." for what in report.left_out)]
     return "\n".join(lines).rstrip() + "\n"
 

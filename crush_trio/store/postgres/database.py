@@ -4,15 +4,15 @@ One writer thread for all workspaces, and a few connections for reads. The first
 and migrates the schema, the last one closes it. It has no task of its own.
 """
 
+import math
 import os
-import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
-from math import inf
 from queue import Empty, LifoQueue
+from socket import gethostname
 from typing import Final, TypeVar
 
 import psycopg
@@ -20,7 +20,7 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
-from crush_trio.store.errors import StoreFailed, StoreUnavailable, StoreUnreachable
+from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.health import Health
 from crush_trio.store.postgres.connection import (
     BEGIN_READ,
@@ -45,13 +45,6 @@ MEASURE_SECONDS: Final = 1.0
 MEASURE_PAUSE: Final = 60.0
 """Seconds for which a size counts as known."""
 
-READ_LIMIT: Final = 60.0
-"""Seconds that reading may take with a connection; then the database counts as gone. Its own time limits are
-shorter, and do not help if it is suspended or if what stands before it has lost it."""
-
-LEASE_LIMIT: Final = 3.0 * LEASE_SECONDS
-"""The same for what is asked about leases and nodes."""
-
 READERS: Final = 4
 """How many connections for reads there are at most; each is opened when it is first needed."""
 
@@ -61,46 +54,13 @@ proxies forget silent connections."""
 
 
 @define(eq=False)
-class Use:
-    """The use of a connection by one call, in a thread; the call's task may cut it."""
-
-    over: bool = field(default=False, init=False)
-    _lock: threading.Lock = field(factory=threading.Lock, init=False)
-    _number: int | None = field(default=None, init=False)
-    """The descriptor of the socket."""
-
-    @contextmanager
-    def of(self, connection: Connection) -> Iterator[None]:
-        """Use *connection* during the block; raises `OperationalError` if the call is over."""
-        with self._lock:
-            if self.over:
-                raise psycopg.OperationalError("given up")
-            self._number = connection.fileno()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._number = None
-
-    def end(self) -> None:
-        """End the call: a thread that still works on it finds its connection broken, and uses no other one."""
-        with self._lock:
-            self.over = True
-            if self._number is not None:
-                with suppress(OSError), socket.socket(fileno=os.dup(self._number)) as same:
-                    same.shutdown(socket.SHUT_RDWR)
-
-
-@define(eq=False)
 class Readers:
     """A few connections for reads, each used by one thread at a time."""
 
     _place: Place
     _reconnector: Reconnector
     _limiter: trio.CapacityLimiter
-    _limit: float = READ_LIMIT
     _pool: LifoQueue[tuple[Connection, float]] = field(factory=LifoQueue, init=False)
-    _threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(inf), init=False)
     _turn: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -122,16 +82,16 @@ class Readers:
         health: Health | None = None,
         *,
         abandon: bool = False,
-        within: float | None = None,
     ) -> T:
         """Run *work*, which begins and ends its own transactions, with a connection.
 
         If a connection that was used before turns out to be broken, *work* is run again on a new
-        one: it must not mind. Cancelling waits for it, unless it may be *abandoned*. If the database says
-        nothing *within* some seconds, the connection is cut: that raises `StoreUnreachable`.
+        one: it must not mind. Cancelling waits for it, unless it may be *abandoned*.
         """
         try:
-            result = await self._within(self._limit if within is None else within, work, abandon)
+            result = await trio.to_thread.run_sync(
+                self._attempt, work, limiter=self._limiter, abandon_on_cancel=abandon
+            )
         except StoreUnavailable as exc:
             if health is not None:
                 health.failed("read", exc)
@@ -140,27 +100,13 @@ class Readers:
             health.succeeded("read")
         return result
 
-    async def _within(self, seconds: float, work: Callable[[Connection], T], abandon: bool) -> T:
-        use = Use()
-        async with self._limiter:
-            late = trio.current_time() + seconds
-            try:
-                with trio.CancelScope(deadline=late, shield=not abandon):
-                    return await trio.to_thread.run_sync(
-                        self._attempt, work, use, limiter=self._threads, abandon_on_cancel=True
-                    )
-            finally:
-                use.end()
-        raise StoreUnreachable(f"{self._place.label}: no answer within {seconds:g} s")
-
-    def _attempt(self, work: Callable[[Connection], T], use: Use) -> T:
+    def _attempt(self, work: Callable[[Connection], T]) -> T:
         while True:
             connection, used = self._take()
             try:
-                with use.of(connection):
-                    return work(connection)
+                return work(connection)
             except psycopg.OperationalError as exc:
-                if used and not use.over and (connection.closed or ends_connection(exc)):
+                if used and (connection.closed or ends_connection(exc)):
                     continue
                 fault = broken(exc, self._place)
                 raise fault from fault.__cause__
@@ -266,13 +212,11 @@ async def open_database(
     it closes the connections; it waits for a thread that hangs no longer than `CLOSE_LIMIT` seconds.
     """
     holder = Holder(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        version=version("crush-trio"),
-        started=clock.unix(),
+        host=gethostname(), pid=os.getpid(), version=version("crush-trio"), started=clock.unix()
     )
     readers = Readers(place, Reconnector(place), trio.CapacityLimiter(READERS))
-    keeper = Readers(place, Reconnector(place), trio.CapacityLimiter(1), LEASE_LIMIT)
+    connect_keeper = partial(connect, limit=LEASE_SECONDS)
+    keeper = Readers(place, Reconnector(place, connect_keeper), trio.CapacityLimiter(1))
     connection = await trio.to_thread.run_sync(_prepare, place)
     try:
         async with open_writer(
@@ -296,7 +240,9 @@ def _prepare(place: Place) -> Connection:
     connection = connect(place)
     try:
         suitable(connection, place)
-        migrate(connection, place, known_migrations())
+        silence, connection.silence = connection.silence, math.inf
+        migrate(connection, place, known_migrations())  # a step may take long
+        connection.silence = silence
     except BaseException:
         connection.close()
         raise

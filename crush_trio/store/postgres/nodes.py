@@ -17,11 +17,7 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.store.base import Store
 from crush_trio.store.lease import Lease
 from crush_trio.store.postgres.connection import BEGIN_SHORT, Connection
-from crush_trio.store.postgres.database import (
-    LEASE_LIMIT,
-    PostgresDatabase,
-    shared_database,
-)
+from crush_trio.store.postgres.database import PostgresDatabase, shared_database
 from crush_trio.store.postgres.lease import HeldBy, Holder, claim, describe, release, renew_all
 from crush_trio.store.postgres.opening import open_leased_store
 from crush_trio.store.postgres.place import Place
@@ -132,9 +128,7 @@ class PostgresNodes(SharedStore):
 
     @override
     async def nodes(self) -> list[NodeRow]:
-        rows = await self._database.readers.call(
-            lambda c: c.execute(NODES).fetchall(), within=LEASE_LIMIT
-        )
+        rows = await self._database.readers.call(lambda c: c.execute(NODES).fetchall())
         return [read_node(row) for row in rows]
 
     @override
@@ -163,16 +157,14 @@ class PostgresNodes(SharedStore):
 
     @override
     async def standings(self) -> list[Standing]:
-        rows = await self._database.readers.call(
-            lambda c: c.execute(HELD).fetchall(), within=LEASE_LIMIT
-        )
+        rows = await self._database.readers.call(lambda c: c.execute(HELD).fetchall())
         return [read_standing(row) for row in rows]
 
     @override
     async def find(self, workspace_id: WorkspaceId) -> Standing | None:
         query = f"{_STANDING} WHERE w.id = %(id)s".encode()
         rows = await self._database.readers.call(
-            lambda c: c.execute(query, {"id": workspace_id}).fetchall(), within=LEASE_LIMIT
+            lambda c: c.execute(query, {"id": workspace_id}).fetchall()
         )
         return read_standing(rows[0]) if rows else None
 

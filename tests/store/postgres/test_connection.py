@@ -3,8 +3,10 @@
 import logging
 from contextlib import asynccontextmanager, suppress
 from itertools import count, pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import trio
 
@@ -21,7 +23,6 @@ from crush_trio.store.errors import (
 )
 from crush_trio.store.postgres import connection as connections
 from crush_trio.store.postgres.connection import Reconnector
-from crush_trio.store.postgres.database import Use
 from crush_trio.store.postgres.opening import open_postgres_store
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.writer import _FORGET
@@ -112,6 +113,32 @@ async def test_a_connection_that_breaks_before_the_commit_costs_nothing(tmp_path
             proxy.cut_at(moment, when="before")
             await store.commit(more("x"))
         assert await content(store) == "xxx"
+
+
+async def test_a_server_that_takes_bytes_and_says_nothing_is_given_up(tmp_path):
+    """TCP does not notice: a proxy or a frozen server still takes what is sent."""
+    async with open_behind_proxy(tmp_path) as (store, proxy):
+        await store.commit(session("s"))
+        assert ids(await store.sessions()) == ["s"]
+        [(reader, _)] = store.database.readers._pool.queue
+        writer = store.database.writer._connection
+        assert (reader.silence, writer.silence) == (32, 32)
+        reader.silence = writer.silence = 0  # give up when it is looked at for the first time
+        proxy.hold()
+        for connection in (reader, writer):
+            with pytest.raises(psycopg.OperationalError, match="has not answered for 0 seconds"):
+                await trio.to_thread.run_sync(connection.execute, "SELECT 1")
+            assert connection.closed
+        proxy.mend()
+        await store.commit(session("t"))
+        assert sorted(ids(await store.sessions())) == ["s", "t"]
+        assert store.degraded is None
+
+
+async def test_the_connection_for_leases_is_given_up_in_time_for_another_try(tmp_path):
+    async with open_postgres_store(shared_database_url(), tmp_path, site="test") as store:
+        [(keeper, _)] = store.database.keeper._pool.queue
+        assert keeper.silence == 6
 
 
 async def test_a_session_that_an_administrator_ends_is_replaced(tmp_path):
@@ -298,6 +325,14 @@ def test_a_misspelt_parameter_is_named():
         connections.connect(place)
 
 
+async def test_a_path_that_is_too_long_for_an_index_is_told_so():
+    path = "/" + "/".join(f"{number * 7919 % 99991:05d}" for number in range(800))
+    with pytest.raises(StoreUnsuitable, match="index row") as caught:
+        async with open_postgres_store(shared_database_url(), Path(path), site="test"):
+            pytest.fail("it was opened")
+    assert explain(caught.value)[1] == "use a shorter path: 2,600 bytes always fit"
+
+
 # A name of a role, what its database lacks for it, and what the error advises.
 LACKING = {
     "may_not_create": ("CREATE ROLE {role} LOGIN", "ALTER DATABASE NAME OWNER TO USER"),
@@ -423,35 +458,3 @@ async def test_one_writer_and_few_connections_serve_many_workspaces(tmp_path):
             assert (first.load.pending, second.load.pending) == (0, 0)
             total = first.database.writer.load.commits
             assert sum(map(sum, (each.counts for each in counted))) == sum(total.counts)
-
-
-async def test_a_database_that_says_nothing_is_given_up_and_asked_again(tmp_path):
-    async with open_behind_proxy(tmp_path) as (store, proxy):
-        readers = store.database.readers
-        assert await readers.call(one) == (1,)
-        proxy.hold()
-        with pytest.raises(StoreUnreachable, match=r"no answer within 0\.1 s"):
-            await readers.call(one, within=0.1)
-        proxy.mend()
-        assert await readers.call(one) == (1,)
-
-
-async def test_a_call_that_was_given_up_is_not_tried_again_on_another_connection(tmp_path):
-    asked, use = [], Use()
-
-    def work(connection):
-        asked.append(connection)
-        use.end()
-        return one(connection)
-
-    async with open_behind_proxy(tmp_path) as (store, _):
-        readers = store.database.readers
-        await readers.call(one)  # a connection that was used before is replaced if it is broken
-        with pytest.raises(StoreUnreachable):
-            await trio.to_thread.run_sync(readers._attempt, work, use)
-        assert len(asked) == 1
-        assert asked[0].closed
-
-
-def one(connection):
-    return connection.execute("SELECT 1").fetchone()
