@@ -117,7 +117,6 @@ class Steps:
     _size: int = field(default=0, init=False)  # the estimated tokens of the present request
     _growth: Growth = field(factory=Growth, init=False)
     _when_answered: Callable[[], None] | None = field(default=None, init=False, repr=False)
-    """Called once, when the model has begun to answer."""
     _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
 
@@ -146,7 +145,7 @@ class Steps:
             self._answering()
 
     def _answering(self) -> None:
-        """Note that the model has begun to answer, or never will."""
+        """Tell the opening that the model has begun to answer, or never will."""
         call, self._when_answered = self._when_answered, None
         if call is not None:
             call()
@@ -268,6 +267,7 @@ class Steps:
         )
 
         async def store_message() -> None:
+            await trio.lowlevel.cancel_shielded_checkpoint()  # the writer would delay the request
             await new.store()
             self.run.partial = answer.said
 
