@@ -8,7 +8,8 @@
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make guard  whether what a person waits for is as fast as promised, next to a simple server; part of make check
-#   make chaos  a cluster of three nodes and PostgreSQL under faults, ROUNDS (60) of each; SEED repeats the choices
+#   make chaos  SEEDS (10000) simulations of a cluster in one process, then one of three nodes and PostgreSQL
+#               under faults, ROUNDS (60) of each; SEED repeats the choices
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make cluster-demo  a PostgreSQL, three servers on it, a client whose server is killed: the same
 #   make serve  start the server on ADDRESS; ctrl-c stops it
@@ -24,6 +25,7 @@ DEMO   := $(VENV)/.demo
 PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ROUNDS ?= 60
+SEEDS ?= 10000
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 LOWEST_PYTEST ?= $(LOWEST)/bin/pytest
@@ -91,6 +93,7 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.simulation --seeds $(SEEDS)
 	$(BIN)/python -m benchmarks.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 demo: $(RUNTIME)

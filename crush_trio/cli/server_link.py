@@ -143,14 +143,15 @@ async def _is_running(
     return True
 
 
-async def probe(client: Client, *, remedy: str = "restart it") -> str:
+async def probe(client: Client, *, remedy: str = "restart it", started: bool = False) -> str:
     """Return the server's version; raises `ServerUnreachable`, `NotOurs` or an `ApiError`.
 
-    *remedy* is what to do about a server that does not answer, with `{pid}` for its process.
+    *remedy* is what to do about a server that does not answer, with `{pid}` for its process. A server tells
+    its version before it has started; with *started*, this waits for that too.
     """
     async with open_hidden_nursery() as nursery:
         nursery.start_soon(_watch_silence, client, remedy)
-        version = await _version_of(client)
+        version = await _version_of(client, started)
         nursery.cancel_scope.cancel()
     return version
 
@@ -168,10 +169,12 @@ async def _watch_silence(client: Client, remedy: str) -> None:
     raise ServerUnreachable(f"{program} accepts connections and does not answer; {advice}")
 
 
-async def _version_of(client: Client) -> str:
+async def _version_of(client: Client, started: bool) -> str:
     await trio.lowlevel.checkpoint()
     try:
         version = await client.version()
+        if started:
+            await client.server_config()  # the least that is answered then, and not before
     except ApiError as error:
         if error.status in _REFUSALS:
             raise
@@ -258,17 +261,24 @@ async def _open_background(shared: Background, environ: Mapping[str, str]) -> As
 
 
 async def _greet(client: Client, shared: Background, environ: Mapping[str, str]) -> None:
-    """Check that the server answers. Its idle time may be over just now: then the next one is used."""
+    """Wait until the server has started. Its idle time may be over just now: then the next one is used.
+
+    Raises `BackgroundFailed` if that ends as well: then it cannot start.
+    """
     await trio.lowlevel.checkpoint()
-    for _ in range(REOPENINGS):
+    for attempt in range(REOPENINGS + 1):
         try:
-            await probe(client, remedy=STUCK)
+            await probe(client, remedy=STUCK, started=True)
             return
         except (ServerUnreachable, NotOurs) as error:
             if not isinstance(error.__cause__, ConnectFailed | AnswerLost):
                 raise
+        if attempt < REOPENINGS:
             await _reached(shared, environ)
-    await probe(client, remedy=STUCK)
+    with trio.move_on_after(RETIRE_LIMIT):  # until it has ended, and written why
+        while not shared.start(environ, spawn=False):  # noqa: ASYNC110 - as in `reach_background`
+            await trio.sleep(_PAUSE)
+    raise shared.failure()
 
 
 async def _revive(shared: Background, dial: FixedUnixDialer, environ: Mapping[str, str]) -> None:

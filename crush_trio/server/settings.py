@@ -93,7 +93,12 @@ class AdvertiseInvalid(CrushError):
     """The place of a server in its cluster cannot be what its settings say."""
 
     code = "advertise_invalid"
-    message = "other servers cannot reach this one so; write --advertise tcp://HOST:PORT"
+    message = "the server cannot take part in a cluster so"
+
+    @classmethod
+    def address(cls, why: str) -> Self:
+        """Return the error for an address that other servers cannot use."""
+        return cls(f"{why}; write --advertise tcp://HOST:PORT")
 
 
 class LeaseTtlInvalid(CrushError):
@@ -195,9 +200,9 @@ class ClusterSettings:
         try:
             address = parse_server_url(advertise)
         except CrushError as error:
-            raise AdvertiseInvalid(error.detail) from error
+            raise AdvertiseInvalid.address(error.detail) from error
         if not isinstance(address, TcpAddress) or not address.port:
-            raise AdvertiseInvalid(f"{advertise!r} has no host and port")
+            raise AdvertiseInvalid.address(f"{advertise!r} has no host and port")
         if address.host in {"0.0.0.0", "::"}:
             raise AdvertiseInvalid(f"{address.host} is every address; name the one of this machine")
         return cls(advertise=str(address), lease_ttl=lease_ttl)

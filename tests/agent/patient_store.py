@@ -2,7 +2,7 @@
 
 from attrs import define, field
 
-from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.memory.store import Kept, MemoryStore
 
 
 @define(eq=False)
@@ -16,7 +16,7 @@ class PatientStore(MemoryStore):
     _posted: list = field(factory=list, init=False)
 
     def reopened(self, boot_id):
-        return PatientStore(boot_id, self._tables.copy())
+        return PatientStore(boot_id, Kept(self._tables.copy()))
 
     def post(self, *changes):
         self._posted.append(changes)

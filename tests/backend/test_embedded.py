@@ -726,7 +726,7 @@ async def test_paths_of_trio_are_paths(tmp_path):
         ("nonsense:", StoreUnknown, "use `sqlite:`, `memory:` or"),
         ("/data", StoreUnknown, r"for a directory write store=Path\('/data'\)"),
         ("postgresql:db", StoreUnknown, "// and the address follow postgresql:"),
-        ("sqlite:///x.db", StoreUnknown, "nothing may follow sqlite:"),
+        ("sqlite:///x.db", StoreUnknown, r"only \?synchronous=full or .* may follow sqlite:"),
         (7, TypeError, "store is a int: write 'memory:'"),
     ],
 )

@@ -118,6 +118,14 @@ async def test_a_server_that_does_not_start_is_an_error_that_names_its_log(home,
     assert f"(log: {shared.log})" in str(failed.value)
 
 
+async def test_a_server_that_listens_and_then_cannot_open_its_store_did_not_start(home, shared):
+    home.extra["CRUSH_TRIO_STORE"] = "postgresql://127.0.0.1:1/none"
+    with trio.fail_after(LIMIT), pytest.raises(BackgroundFailed, match="cannot be reached") as told:
+        async with open_link(None, home.environ, start=True):
+            pytest.fail("it has started")
+    assert f"(log: {shared.log})" in str(told.value)
+
+
 async def test_where_its_files_cannot_be_made_the_command_has_a_server_of_its_own(home):
     (home.root / "file").write_text("")
     environ = {**home.environ, "XDG_RUNTIME_DIR": str(home.root / "file")}

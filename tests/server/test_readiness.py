@@ -1,14 +1,20 @@
 """What probes see: whether the server is alive, and whether it should get new clients; and draining."""
 
+import logging
+from types import SimpleNamespace
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.backend.cluster.node import Node
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.server.hosting.host import drain_runs, keep_reloading, reload_all
 from crush_trio.server.run import Orders
 from crush_trio.server.service_manager import ServiceManager
 from crush_trio.server.settings import GuardSettings
+from crush_trio.store.errors import StoreUnreachable
+from crush_trio.store.shared import Beat
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
@@ -78,6 +84,42 @@ async def test_what_is_wrong_is_told_to_who_has_the_token_only():
         proof = [("authorization", f"Bearer {GUARDED.token}")]
         known = await server.driver.request("GET", "/v1/health", headers=proof)
         assert "/secret/audit" in known.json()["problems"][0]["message"]
+
+
+async def test_a_node_that_cannot_reach_the_database_is_not_ready_though_nothing_is_open(caplog):
+    caplog.set_level(logging.INFO, "crush_trio.backend.cluster.node")
+    shared = Database()
+    async with open_test_server(guard=GUARDED) as server:
+        node = Node(shared, server.server.backend._clock)
+        server.server.cluster = SimpleNamespace(node=node)
+        proof = [("authorization", f"Bearer {GUARDED.token}")]
+
+        async def problems():
+            answer = await server.driver.request("GET", "/v1/health", headers=proof)
+            return [each["code"] for each in answer.json()["problems"]] if answer.body else []
+
+        for shared.away, ready, told in [
+            *((False, 200, []), (True, 503, ["not_renewed"]), (True, 503, ["not_renewed"])),
+            (False, 200, []),
+        ]:
+            assert await node._beat(0.0) is not shared.away
+            assert (await server.request("GET", "/v1/ready")).status == ready
+            assert await problems() == told
+        server.server.cluster = None
+    told = [each.msg for each in caplog.records if each.msg.startswith("node.")]
+    assert told == ["node.not_renewed", "node.renewed"], "once each, however long it takes"
+
+
+class Database:
+    """What a node asks of its shared store, if it holds no lease."""
+
+    away = False
+
+    async def beat(self, leases, watched):
+        await trio.lowlevel.checkpoint()
+        if self.away:
+            raise StoreUnreachable("no route")
+        return Beat(own=frozenset(), watched={})
 
 
 # ── Draining ────────────────────────────────────────────────────────────────────────────────────

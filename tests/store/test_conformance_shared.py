@@ -49,6 +49,20 @@ async def test_an_id_is_taken_until_its_node_expires_or_leaves(cluster):
         assert await a.enter() is None
 
 
+async def test_a_node_that_drains_is_seen_to_until_it_starts_again(cluster):
+    again = card("a", boot="a-2")
+    async with cluster.node(card("a"), TTL) as a, cluster.node(again, TTL) as later:
+        await a.enter()
+        await a.drain()
+        [row] = await a.nodes()
+        assert row.draining
+        assert row.alive
+        await a.leave()
+        await later.enter()
+        await a.drain()  # does nothing: the row is another start's
+        assert not (await later.nodes())[0].draining
+
+
 async def test_a_node_that_was_gone_for_a_day_is_forgotten(cluster):
     async with cluster.node(card("a"), TTL) as a, cluster.node(card("b"), TTL) as b:
         await a.enter()

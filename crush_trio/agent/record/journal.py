@@ -328,8 +328,8 @@ async def open_recorded_runs(
 
     *events* is the log of the workspace; without one, it has a log of its own with that *window*. The
     store keeps what the log publishes from now on, *kept* events at most. *leased* says that another server
-    may take the workspace over. Leaving the block closes the
-    log, also one that was given: its readers are to see every ending and then the end.
+    may take the workspace over. Leaving the block closes the log, also one that was given: its readers are
+    to see every ending. If it was closed before, because a lease ran out, they were not: they resync.
     """
     clock = SystemClock() if clock is None else clock
     ids = RandomIds() if ids is None else ids
@@ -361,8 +361,10 @@ async def open_recorded_runs(
                         yield RecordedRuns(
                             runs=runs, events=the_log, transcript=transcript, recovery=recovery
                         )
+                    told = not the_log.closed
     tail.flush()
-    await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
+    if told:
+        await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
 
 
 async def _close_boot(store: Store, closed: BootClosed) -> None:  # noqa: ASYNC910  # it waits for the store

@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from math import inf
 from typing import Final
 
 import trio
@@ -37,6 +38,9 @@ RELEASE_SECONDS: Final = 5.0
 
 LOOKS: Final = 15
 """How often a lease is looked at while it could expire."""
+
+LATE_RENEWALS: Final = 1
+"""How many renewals of a node may reach the store after its end: it sends one at a time."""
 
 MARGIN: Final = 0.01
 """Seconds after the end of a lease at which it is claimed."""
@@ -125,6 +129,8 @@ class Node:
     shared: SharedStore
     _clock: Clock = field(repr=False)
     meters: NodeMeters = field(factory=NodeMeters, init=False, repr=False)
+    trouble: str | None = field(default=None, init=False)
+    """Why the leases could not be renewed the last time; None if they were."""
     _held: dict[int, HeldLease] = field(factory=dict, init=False, repr=False)
     _watched: dict[int, Watch] = field(factory=dict, init=False, repr=False)
 
@@ -220,8 +226,13 @@ class Node:
                 await self._enter_again()
                 return False
         except StoreUnavailable as error:
-            log.warning("node.not_renewed", extra={"error": str(error)})
+            if self.trouble is None:
+                log.warning("node.not_renewed", extra={"error": str(error)})
+            self.trouble = str(error)
             return False  # noqa: ASYNC910 - the caller waits next
+        if self.trouble is not None:
+            log.info("node.renewed")
+            self.trouble = None
         for held in asked:
             if held.lease.workspace in beat.own:
                 held.renewed(sent)
@@ -324,15 +335,17 @@ def disown(workspace: HostedWorkspace) -> None:
 async def open_node(shared: SharedStore, *, clock: Clock) -> AsyncIterator[Node]:
     """Enter the table of nodes for the length of the block, and keep the leases of this node.
 
-    Waits for a former start with the same id to expire. Raises `NodeTaken` if it renews its row, so
-    that it certainly lives.
+    Waits for a former start with the same id to expire. Raises `NodeTaken` if it renews its row twice, so
+    that it certainly lives: one renewal may have been under way when it was killed.
     """
-    expires = None
+    expires, renewals = inf, 0
     while (other := await shared.enter()) is not None:
         ends = trio.current_time() + other.seconds
-        if expires is not None and ends > expires + shared.ttl / LOOKS:
-            raise NodeTaken(other.card.describe())
-        expires = ends if expires is None else expires
+        if ends > expires + shared.ttl / LOOKS:
+            renewals += 1
+            if renewals > LATE_RENEWALS:
+                raise NodeTaken(other.card.describe())
+        expires = ends
         log.info("node.waits", extra={"node": other.card.id, "seconds": other.seconds})
         await trio.sleep(max(MARGIN, min(other.seconds + MARGIN, shared.ttl / LOOKS)))
     node = Node(shared, clock)

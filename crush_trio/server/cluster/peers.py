@@ -9,7 +9,7 @@ from attrs import define, field
 
 from crush_trio.backend.cluster.node import Node
 from crush_trio.net.address import Origin, TcpAddress, parse_server_url
-from crush_trio.net.client import HttpClient, Request, Response
+from crush_trio.net.client import Request, Response, Transport
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.cluster.conveyed import CALLER, NODE, headers_of
@@ -50,7 +50,7 @@ class Peers:
     """The other nodes, as this node asks them."""
 
     node: Node
-    _client: HttpClient = field(repr=False)
+    _client: Transport = field(repr=False)
     _token: str = field(repr=False)
 
     def request(

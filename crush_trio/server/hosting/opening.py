@@ -19,7 +19,7 @@ from crush_trio.server.hosting.register import Register
 from crush_trio.server.hosting.reopening import Reopening
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.server import Meters, Server, metered
-from crush_trio.server.settings import ServerSettings
+from crush_trio.server.settings import AdvertiseInvalid, ServerSettings
 
 if TYPE_CHECKING:
     from crush_trio.backend.cluster.node import Node
@@ -32,7 +32,8 @@ async def open_hosting(
     """Open a backend whose workspaces are opened by *open_workspace*, and yield its server.
 
     Leaving the block closes every workspace, and then leaves the cluster. Raises what keeps a node
-    from entering it: `NodeTaken`, a `StoreUnavailable`, `ClusterTokenMissing`.
+    from entering it: `NodeTaken`, a `StoreUnavailable`, `ClusterTokenMissing`; and `AdvertiseInvalid` for an
+    address without a shared store, with which the others would wait for it in vain.
     """
     async with AsyncExitStack() as stack:
         node: Node | None = None
@@ -42,6 +43,11 @@ async def open_hosting(
 
             node = await stack.enter_async_context(open_cluster_node(settings))
             open_workspace = node.leased(open_workspace, wanted=ending.decided)
+        elif settings.cluster.advertise:
+            raise AdvertiseInvalid(
+                "its store is its own; set CRUSH_TRIO_STORE to the PostgreSQL that all servers share, or"
+                " leave --advertise out"
+            )
         register = None
         if settings.register is not None and settings.store.scheme == "sqlite":
             register = Register(settings.register)

@@ -52,11 +52,19 @@ def health(call: Call) -> Health | None:
 
     A stranger is told only that it is there: problems name paths.
     """
-    reason = call.server.audit.problem
-    if not reason or not call.caller.known:
-        return None
-    told = f"the audit cannot be written: {reason}; what is done is kept in memory meanwhile"
-    return Health(problems=(ErrorBody(message=told, code="audit_failed"),))
+    problems = []
+    if reason := call.server.audit.problem:
+        told = f"the audit cannot be written: {reason}; what is done is kept in memory meanwhile"
+        problems.append(ErrorBody(message=told, code="audit_failed"))
+    if trouble := _cut_off(call):
+        told = f"the leases of this server could not be renewed: {trouble}"
+        problems.append(ErrorBody(message=told, code="not_renewed"))
+    return Health(problems=tuple(problems)) if problems and call.caller.known else None
+
+
+def _cut_off(call: Call) -> str | None:
+    """Return why this server does not reach the database that it shares; None if it does."""
+    return None if call.server.cluster is None else call.server.cluster.node.trouble
 
 
 def ready(call: Call) -> Reply | None:
@@ -67,7 +75,8 @@ def ready(call: Call) -> Reply | None:
     if call.server.ending:
         return _not_ready(ServerShuttingDown())
     degraded = any(hosted.degraded is not None for hosted in call.server.workspaces())
-    return _not_ready(NotReady()) if degraded or call.server.audit.problem else None
+    trouble = degraded or _cut_off(call) or call.server.audit.problem
+    return _not_ready(NotReady()) if trouble else None
 
 
 def _not_ready(error: CrushError) -> Reply:

@@ -275,6 +275,7 @@ _EXPLAINED: Final = frozenset(
     {
         *("config_invalid", "not_built", "server_shutting_down", "store_locked"),
         *("forward_lost", "owned_elsewhere", "owner_unreachable", "workspace_elsewhere"),
+        *("store_unreachable", "acceptance_not_stored"),
     }
 )
 """Errors with a 5xx, most of them of a create or of another node, that say all there is to say."""

@@ -4,6 +4,7 @@ One transaction reads or writes the whole workspace. It locks the row of the lea
 begin to use the workspace meanwhile; a backup reads one moment and locks nothing.
 """
 
+import math
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Final
@@ -166,7 +167,7 @@ class PostgresWorkspace(End):
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         """Connect; closing without a commit takes everything back."""
-        with closing(connect(self._place)) as connection:
+        with closing(connect(self._place, math.inf)) as connection:
             yield connection
 
     def _rows(self, connection: Connection, number: int) -> PostgresRows:

@@ -64,6 +64,8 @@ class _NodeEntry:
 
     card: NodeCard
     expires: float
+    seen: float
+    draining: bool = False
 
 
 @define(eq=False)
@@ -84,13 +86,18 @@ class MemoryDatabase:
         other = self.nodes.get(card.id)
         if other is not None and other.expires > now and other.card.boot != card.boot:
             return self._node_row(other)
-        self.nodes[card.id] = _NodeEntry(card, now + ttl)
+        self.nodes[card.id] = _NodeEntry(card, now + ttl, seen=now)
         return None
+
+    def drain(self, card: NodeCard) -> None:
+        """Note that a node is about to end."""
+        if (row := self._entry(card)) is not None:
+            row.draining = True
 
     def leave(self, card: NodeCard) -> None:
         """Have the row of a node expire at once."""
         if (row := self._entry(card)) is not None:
-            row.expires = self.now()
+            row.expires = row.seen = self.now()
 
     def node_rows(self) -> list[NodeRow]:
         """Return the table of nodes."""
@@ -103,7 +110,8 @@ class MemoryDatabase:
         row = self._entry(card)
         if row is None:
             return None
-        expires = row.expires = self.now() + ttl
+        row.seen = self.now()
+        expires = row.expires = row.seen + ttl
         own = [lease.workspace for lease in leases if self.row(lease).belongs_to(lease)]
         for number in own:
             self.workspaces[number].expires = expires
@@ -114,7 +122,13 @@ class MemoryDatabase:
         return row if row is not None and row.card.boot == card.boot else None
 
     def _node_row(self, row: _NodeEntry) -> NodeRow:
-        return NodeRow(card=row.card, seconds=row.expires - self.now())
+        now = self.now()
+        return NodeRow(
+            card=row.card,
+            seconds=row.expires - now,
+            seen_seconds=now - row.seen,
+            draining=row.draining,
+        )
 
     # ── Workspaces ──────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +210,10 @@ class MemoryNodes(SharedStore):
     @override
     async def enter(self) -> NodeRow | None:
         return await self._link.call(lambda: self._database.enter(self.card, self.ttl))
+
+    @override
+    async def drain(self) -> None:
+        await self._link.call(lambda: self._database.drain(self.card))
 
     @override
     async def leave(self) -> None:

@@ -8,14 +8,15 @@ PostgreSQL cannot hold the character NUL in text, which SQLite can and which a t
 contain. It is stored as two other characters, `ESCAPE` and one more, and read back as what it was.
 """
 
+import math
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from attrs import define, field
 from psycopg import sql
-from psycopg.abc import Buffer
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import StrDumperUnknown
@@ -25,7 +26,7 @@ from crush_trio.store.errors import StoreUnreachable, StoreUnsuitable
 from crush_trio.store.postgres.faults import translated
 from crush_trio.store.postgres.place import MALFORMED, Place
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+RV = TypeVar("RV")
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 
 WRITE_SECONDS: Final = 20
@@ -40,6 +41,9 @@ LEASE_SECONDS: Final = 4
 IDLE_SECONDS: Final = 5
 """Seconds after which the server ends a transaction whose client is silent. Until then its locks hold
 up the next owner of a workspace."""
+
+SILENCE_MARGIN: Final = 2
+"""Seconds after its time limit at which a statement without an answer means that the connection is dead."""
 
 _DEFAULTS: Final = {
     "connect_timeout": "10",
@@ -103,8 +107,49 @@ class _TextLoader(Loader):
         return text
 
 
-def connect(place: Place) -> Connection:
-    """Open a connection. Blocks; call it in a thread.
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that is closed when the server says nothing for too long.
+
+    The time limits of statements are kept by the server. A server that is frozen, or a proxy that
+    takes bytes and passes none on, keeps none, and TCP does not notice either.
+    """
+
+    silence: float = math.inf
+    """Seconds without a byte of the server, while an answer is waited for, until the connection is closed."""
+
+    @override
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return super().wait(_limited(gen, self.silence), *args, **kwargs)
+        except _SilentError:
+            self.close()
+            text = f"the server has not answered for {self.silence:g} seconds"
+            raise psycopg.OperationalError(text) from None
+
+
+class _SilentError(Exception):
+    """The server has been silent for too long."""
+
+
+def _limited(gen: PQGen[RV], silence: float) -> PQGen[RV]:
+    """Do what *gen* does; raise `_SilentError` when nothing was ready for *silence* seconds."""
+    try:
+        wanted = next(gen)
+        since = time.monotonic()
+        while True:
+            ready = yield wanted
+            if ready:
+                since = time.monotonic()
+            elif time.monotonic() - since > silence:
+                raise _SilentError
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        result: RV = done.value
+        return result
+
+
+def connect(place: Place, limit: float = READ_SECONDS) -> Connection:
+    """Open a connection for statements that take at most *limit* seconds. Blocks; call it in a thread.
 
     Raises `StoreUnsuitable` for a URL that the driver cannot read, without repeating it.
     """
@@ -114,9 +159,8 @@ def connect(place: Place) -> Connection:
     except psycopg.Error as exc:
         raise StoreUnsuitable(_malformed(place, exc)) from None
     with translated(place):
-        connection: Connection = psycopg.connect(
-            parameters, autocommit=True, prepare_threshold=None
-        )
+        connection = Connection.connect(parameters, autocommit=True, prepare_threshold=None)
+        connection.silence = limit + SILENCE_MARGIN
         connection.adapters.register_dumper(str, _TextDumper)
         connection.adapters.register_loader("text", _TextLoader)
         return connection

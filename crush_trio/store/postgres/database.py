@@ -4,10 +4,12 @@ One writer thread for all workspaces, and a few connections for reads. The first
 and migrates the schema, the last one closes it. It has no task of its own.
 """
 
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from queue import Empty, LifoQueue
 from socket import gethostname
@@ -22,6 +24,7 @@ from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.health import Health
 from crush_trio.store.postgres.connection import (
     BEGIN_READ,
+    LEASE_SECONDS,
     Connection,
     Reconnector,
     connect,
@@ -212,7 +215,8 @@ async def open_database(
         host=gethostname(), pid=os.getpid(), version=version("crush-trio"), started=clock.unix()
     )
     readers = Readers(place, Reconnector(place), trio.CapacityLimiter(READERS))
-    keeper = Readers(place, Reconnector(place), trio.CapacityLimiter(1))
+    connect_keeper = partial(connect, limit=LEASE_SECONDS)
+    keeper = Readers(place, Reconnector(place, connect_keeper), trio.CapacityLimiter(1))
     connection = await trio.to_thread.run_sync(_prepare, place)
     try:
         async with open_writer(
@@ -236,7 +240,9 @@ def _prepare(place: Place) -> Connection:
     connection = connect(place)
     try:
         suitable(connection, place)
-        migrate(connection, place, known_migrations())
+        silence, connection.silence = connection.silence, math.inf
+        migrate(connection, place, known_migrations())  # a step may take long
+        connection.silence = silence
     except BaseException:
         connection.close()
         raise

@@ -29,6 +29,7 @@ _STATES: Final[dict[str, type[StoreUnavailable]]] = {
     "25006": StoreUnsuitable,  # read_only_sql_transaction: a standby
     "3F000": StoreUnsuitable,  # invalid_schema_name: there is none to create tables in
     "42501": StoreUnsuitable,  # insufficient_privilege
+    "54000": StoreUnsuitable,  # program_limit_exceeded: a path that is too long for an index
     "57014": StoreSlow,  # query_canceled: the time limit of a statement
     "55P03": StoreBusy,  # lock_not_available
     "25P03": StoreSlow,  # idle_in_transaction_session_timeout
@@ -51,6 +52,7 @@ _ADVICE: Final[dict[str, str]] = {
     "25006": "name the primary in the store URL, or all hosts with target_session_attrs=read-write; if it is"
     " the primary, its user may only read",
     "3F000": "create the schema that the search_path of its user names, or set another one with ALTER ROLE",
+    "54000": "use a shorter path: 2,600 bytes always fit",
     "42501": "make its user the owner of the database (ALTER DATABASE NAME OWNER TO USER) and of its tables,"
     " or grant the rights that are missing",
 }
@@ -87,7 +89,10 @@ def _kind_of(exc: psycopg.Error) -> type[StoreUnavailable] | None:
 def broken(exc: psycopg.Error, place: Place) -> StoreUnavailable:
     """Return the store error for *exc* after which the connection was closed, whatever it says."""
     fault = translate(exc, place)
-    return fault if isinstance(fault, StoreUnavailable) else StoreUnreachable(place.label)
+    if isinstance(fault, StoreUnavailable):
+        return fault
+    text = place.without_password(" ".join(str(exc).split()))
+    return StoreUnreachable(f"{place.label} ({text})")
 
 
 def ends_connection(exc: psycopg.Error) -> bool:

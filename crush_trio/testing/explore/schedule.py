@@ -13,16 +13,20 @@ end them in any order.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from random import Random
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
 from attrs import define, field
 from trio.abc import Clock
 from trio.lowlevel import Task, current_root_task
+
+T = TypeVar("T")
 
 _RUNNER: Final = ("runq", "init_task", "main_task")
 _DETERMINISTIC: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
@@ -294,3 +298,71 @@ def birth(task: Task) -> tuple[str, int]:
     """
     by_name = task.name.startswith(("<fixture ", "<test "))
     return (task.name if by_name else "", task._counter)
+
+
+# ── Suspension ──────────────────────────────────────────────────────────────────────────────────
+
+_GROUP: "ContextVar[Suspendable | None]" = ContextVar("suspendable", default=None)
+
+
+@define(eq=False)
+class Suspendable:
+    """A group of tasks that can be suspended together, as SIGSTOP suspends a process.
+
+    The group is every task that `start_soon` starts, and every task that those start. While it is
+    suspended none of them runs: time passes, deadlines expire, what they wait for happens, and they
+    find out when it is resumed. The order in which they go on is that of the run, like any other.
+    """
+
+    suspended: bool = field(default=False, init=False)
+    _held: list[Task] = field(factory=list, init=False)
+
+    def start_soon(
+        self,
+        nursery: trio.Nursery,
+        async_fn: Callable[..., Awaitable[object]],
+        *args: object,
+        name: str | None = None,
+    ) -> None:
+        """Start a task of the group in *nursery*."""
+        self.run(lambda: nursery.start_soon(async_fn, *args, name=name))
+
+    def run(self, start: Callable[[], T]) -> T:
+        """Call *start*; the tasks that it starts belong to the group."""
+        runner = scheduler().GLOBAL_RUN_CONTEXT.runner
+        if not isinstance(runner.runq, _RunQueue):
+            runner.runq = _RunQueue(runner.runq)
+        context = copy_context()
+        context.run(_GROUP.set, self)
+        return context.run(start)
+
+    def suspend(self) -> None:
+        """Have no task of the group run from its next step on."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Let the tasks of the group go on."""
+        self.suspended = False
+        held, self._held = self._held, []
+        scheduler().GLOBAL_RUN_CONTEXT.runner.runq.extend(held)
+
+    def holds(self, task: Task) -> bool:
+        """Keep a task that became runnable, if the group is suspended."""
+        if self.suspended:
+            self._held.append(task)
+        return self.suspended
+
+
+class _RunQueue(deque[Task]):
+    """Trio's queue of runnable tasks, without those that are suspended."""
+
+    def append(self, task: Task, /) -> None:  # type: ignore[explicit-override]
+        group = task.context.get(_GROUP)
+        if group is None or not group.holds(task):
+            super().append(task)
+
+    def extend(  # type: ignore[explicit-override]
+        self, tasks: Iterable[Task], /
+    ) -> None:
+        for task in tasks:
+            self.append(task)

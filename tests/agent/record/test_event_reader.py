@@ -24,7 +24,7 @@ from crush_trio.store.base import UNPLACED
 from crush_trio.store.changes import BootClosed, RunAccepted, RunEnded, TailKept
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import DiskFull
-from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.memory.store import Kept, MemoryStore
 from crush_trio.testing.explore.explorer import explore
 from crush_trio.testing.server.client import Replica
 from crush_trio.testing.server.faulty_store import FaultyStore
@@ -512,7 +512,7 @@ async def test_readers_that_come_back_together_share_what_they_are_told():
             reads.append(message_id)
             return await super().message(message_id)
 
-    reopened = Counting("b2", store._tables.copy())
+    reopened = Counting("b2", Kept(store._tables.copy()))
     async with open_bench(store=FaultyStore(reopened)) as bench:
         held, place = [], Position(boot="b1", seq=0)
 

@@ -262,7 +262,7 @@ async def test_recovery_reads_and_writes_a_hundred_runs_at_a_time():
             raise AssertionError("a whole session was read")
 
     crash = await crashed([run(f"r{n}", seq=n) for n in range(250)])
-    store = FaultyStore(Counting("b2", crash._tables))
+    store = FaultyStore(Counting("b2", crash._kept))
     async with open_bench(store=store) as bench:
         assert len(bench.workspace.recovery.ended) == 250
         assert reads == [100, 100, 50]

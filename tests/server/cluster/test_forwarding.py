@@ -1,8 +1,11 @@
 """Requests to a workspace whose owner is gone: which are repeated at the next one, and what is logged."""
 
+from urllib.parse import urlsplit
+
 import pytest
 import trio
 
+from benchmarks.driver.tcp_proxy import open_proxy
 from tests.server.cluster.ghosts import open_haunted_node
 from tests.server.cluster.nodes import (
     TOKEN,
@@ -93,3 +96,25 @@ async def test_the_owner_that_has_another_token_is_unreachable_and_no_client_is_
             answer = await place.ask("POST", "/sessions", {"title": "t"})
             assert (answer.status, answer.json()["code"]) == (503, "owner_unreachable")
             assert (await place.ask("GET", "/sessions")).json() == []
+
+
+async def test_a_node_that_cannot_renew_says_so_once_and_is_not_ready(tmp_path, caplog):
+    url = urlsplit(new_database())
+    with open_proxy(url.port) as proxy:
+        behind = url._replace(netloc=f"{url.username}@127.0.0.1:{proxy.port}").geturl()
+        async with open_node_server(behind, tmp_path) as node:
+            assert (await node.ask("GET", "/v1/ready")).status == 200
+            proxy.cut()
+            while failures(await node.scrape(), node) < 3:  # noqa: ASYNC110 - only asking tells
+                await trio.sleep(0.02)
+            answer = await node.ask("GET", "/v1/ready")
+            assert (answer.status, answer.json()["code"]) == (503, "not_ready")
+            proxy.mend()
+            while (await node.ask("GET", "/v1/ready")).status != 200:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+    events = [record.getMessage() for record in caplog.records]
+    assert events.count("node.not_renewed") == 1
+
+
+def failures(metrics, node):
+    return metrics.value("renewals_total", node=node.address, result="failed")

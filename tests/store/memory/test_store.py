@@ -39,6 +39,7 @@ CALLS = {
     "tail_after": ("boot", 0),
     "endings_after": ("boot", 0),
     "check": (),
+    "measure": (),
 }
 KEYWORDS = {"endings_after": {"upto": 1}}
 DERIVED = {"overview", "search"}

@@ -3,8 +3,10 @@
 import logging
 from contextlib import asynccontextmanager, suppress
 from itertools import count, pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import trio
 
@@ -111,6 +113,32 @@ async def test_a_connection_that_breaks_before_the_commit_costs_nothing(tmp_path
             proxy.cut_at(moment, when="before")
             await store.commit(more("x"))
         assert await content(store) == "xxx"
+
+
+async def test_a_server_that_takes_bytes_and_says_nothing_is_given_up(tmp_path):
+    """TCP does not notice: a proxy or a frozen server still takes what is sent."""
+    async with open_behind_proxy(tmp_path) as (store, proxy):
+        await store.commit(session("s"))
+        assert ids(await store.sessions()) == ["s"]
+        [(reader, _)] = store.database.readers._pool.queue
+        writer = store.database.writer._connection
+        assert (reader.silence, writer.silence) == (32, 32)
+        reader.silence = writer.silence = 0  # give up when it is looked at for the first time
+        proxy.hold()
+        for connection in (reader, writer):
+            with pytest.raises(psycopg.OperationalError, match="has not answered for 0 seconds"):
+                await trio.to_thread.run_sync(connection.execute, "SELECT 1")
+            assert connection.closed
+        proxy.mend()
+        await store.commit(session("t"))
+        assert sorted(ids(await store.sessions())) == ["s", "t"]
+        assert store.degraded is None
+
+
+async def test_the_connection_for_leases_is_given_up_in_time_for_another_try(tmp_path):
+    async with open_postgres_store(shared_database_url(), tmp_path, site="test") as store:
+        [(keeper, _)] = store.database.keeper._pool.queue
+        assert keeper.silence == 6
 
 
 async def test_a_session_that_an_administrator_ends_is_replaced(tmp_path):
@@ -295,6 +323,14 @@ def test_a_misspelt_parameter_is_named():
     place = Place.of("postgresql://u:hunter2@127.0.0.1/data?sslmod=require")
     with pytest.raises(StoreUnsuitable, match=r'invalid URI query parameter: "sslmod".*; correct'):
         connections.connect(place)
+
+
+async def test_a_path_that_is_too_long_for_an_index_is_told_so():
+    path = "/" + "/".join(f"{number * 7919 % 99991:05d}" for number in range(800))
+    with pytest.raises(StoreUnsuitable, match="index row") as caught:
+        async with open_postgres_store(shared_database_url(), Path(path), site="test"):
+            pytest.fail("it was opened")
+    assert explain(caught.value)[1] == "use a shorter path: 2,600 bytes always fit"
 
 
 # A name of a role, what its database lacks for it, and what the error advises.

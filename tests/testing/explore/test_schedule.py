@@ -13,7 +13,7 @@ from trio._core import _run
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from crush_trio.testing import controlled, seeded
-from crush_trio.testing.explore.schedule import UnsupportedTrio
+from crush_trio.testing.explore.schedule import Suspendable, UnsupportedTrio
 
 
 async def trace_of(tasks: int, steps: int) -> str:
@@ -296,3 +296,51 @@ def test_a_trio_without_the_switch_is_named_with_what_it_lacks(name, monkeypatch
         run_seeded(1)
     monkeypatch.undo()
     assert run_seeded(1)
+
+
+# ── Suspension ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_suspended_tasks_do_not_run_and_find_out_later(seed):
+    group, told, bell = Suspendable(), [], trio.Event()
+
+    async def child():
+        await bell.wait()
+        told.append(("bell", trio.current_time() - began))
+
+    async def parent():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+            with trio.move_on_after(1) as patience:
+                await trio.sleep(5)
+            told.append(("patience", trio.current_time() - began, patience.cancelled_caught))
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        group.start_soon(nursery, parent)
+        await wait_all_tasks_blocked()
+        group.suspend()
+        await trio.sleep(0.5)
+        bell.set()
+        await trio.sleep(9.5)
+        assert not told
+        group.resume()
+    assert sorted(told) == [("bell", 10), ("patience", 10, True)]
+
+
+async def test_others_are_not_suspended_with_a_group():
+    group, other = Suspendable(), Suspendable()
+    ended = trio.Event()
+
+    async def end():
+        await trio.sleep(1)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        group.start_soon(nursery, trio.sleep, 1)
+        other.start_soon(nursery, end)
+        group.suspend()
+        await ended.wait()
+        assert len(nursery.child_tasks) == 1
+        group.resume()
