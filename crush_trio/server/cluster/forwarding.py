@@ -153,7 +153,7 @@ class Forwarding(Absent):
     # ── Deciding ────────────────────────────────────────────────────────────────────────────────
 
     async def _place(self, call: Call, standing: Standing) -> Here | _There | None:
-        """Decide who answers: this node, another one, or nobody who can be asked (None).
+        """Decide who answers: this node, another one, or none that can be asked (None).
 
         Opens the workspace here if that is what the request needs. What another node has passed on is
         answered here or refused.
