@@ -27,7 +27,7 @@ SLACK: Final = 1.5
 
 NOT_MET: Final = {
     f"{accept.ALONE}, p50": 2.6,
-    f"{accept.TOGETHER}, p50": 3.2,
+    f"{accept.TOGETHER}, p50": 2.6,
     turn.ENDED: 2.4,
     paced.CPU.format(paced.FEW): 1.1,
 }
