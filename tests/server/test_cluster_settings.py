@@ -31,6 +31,6 @@ def test_what_is_wrong_with_the_place_in_a_cluster_is_said_with_what_to_write(ad
 
 
 def test_leases_that_are_too_short_are_refused_with_the_option_to_correct():
-    with pytest.raises(LeaseTtlInvalid, match="not between 0.5 and 600") as caught:
+    with pytest.raises(LeaseTtlInvalid, match=r"not between 0\.5 and 600") as caught:
         ClusterSettings.of("tcp://10.0.0.5:1", 0.1)
     assert "--lease-ttl" in explain(caught.value)[1]
