@@ -30,7 +30,7 @@ async def test_every_promise_is_kept_whatever_fails(name, tmp_path, record_prope
     play = Play(name, SEED, ROUNDS, tmp_path / name, lambda _: None)
     await play.run()
     counts = play.counts
-    record_property("chaos", (name, counts))
+    record_property("chaos", (name, dict(counts)))
     assert not play.broken, f"{play.broken}\n{table({name: counts})}"
     assert counts["rounds"] == ROUNDS
     assert counts["prompts accepted"] >= 13 * ROUNDS
