@@ -52,7 +52,8 @@ class Node:
     nursery: trio.Nursery
     port: int = field(factory=free_port, init=False)
     starts: int = field(default=0, init=False)
-    pid: int = field(default=0, init=False)
+    pid: int | None = field(default=None, init=False)
+    """None until its guard has told it: 0 would be this whole process group."""
     up: trio.Event = field(factory=trio.Event, init=False)
     """Set while it listens."""
     ended: trio.Event = field(factory=trio.Event, init=False)
@@ -84,7 +85,6 @@ class Node:
     async def start(self) -> None:
         """Start it; return when it listens. Raises `Violation` if it does not."""
         self.starts += 1
-        self.up, self.ended, self.stopping = trio.Event(), trio.Event(), False
         sep = "&" if "?" in self.store_url else "?"
         environment = {
             **plain_environment(self.folder),
@@ -97,14 +97,16 @@ class Node:
             *("--grace", f"{GRACE:g}", "--log-format", "json"),
         )
         with self.log().open("wb") as log:
-            self._guard = await trio.lowlevel.open_process(
+            guard = await trio.lowlevel.open_process(
                 (sys.executable, "-I", "-S", "-c", GUARD, *serve),
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        self.nursery.start_soon(self._listen, self._guard)
+        self._guard, self.pid, self.stopping = guard, None, False
+        self.up, self.ended = trio.Event(), trio.Event()
+        self.nursery.start_soon(self._listen, guard)
         with trio.move_on_after(START_LIMIT) as scope:
             await self.up.wait()
         if scope.cancelled_caught or self.ended.is_set():
@@ -125,20 +127,25 @@ class Node:
                 elif word == b"ended":
                     self.code = int(value)
                     self.ended.set()
-                    self.up.set()  # nobody needs to wait any more
+                    self.up.set()  # there is nothing more to wait for
         await guard.wait()
         if guard.stdin is not None:
             await guard.stdin.aclose()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it."""
-        if not self.ended.is_set():  # its guard has not reaped it, so the id is its own
+        if self.pid is not None and not self.ended.is_set():  # not reaped yet, so the id is its own
             os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """Kill it, also if it is suspended, and wait for its end."""
+        """Kill it, also if it is suspended or was never seen to start, and wait for its end."""
         self.stopping = True
+        if self._guard is None:
+            await trio.lowlevel.checkpoint()
+            return
         self.signal(signal.SIGKILL)
+        assert self._guard.stdin is not None
+        await self._guard.stdin.aclose()  # the guard kills it too
         await self.ended.wait()
 
     async def drain(self) -> None:

@@ -43,6 +43,9 @@ from crush_trio.wire.integrations import (
 
 log = logging.getLogger(__name__)
 
+UsualPlaces = tuple[tuple[SkillPlace, ...], tuple[SkillPlace, ...]]
+"""The user's directories of skills, and those of a project."""
+
 
 @define(eq=False)
 class FileSkills:
@@ -52,6 +55,8 @@ class FileSkills:
     _found: FoundSkills = field(factory=FoundSkills, init=False)
     _revision: int = field(default=0, init=False)
     """The revision of the configuration that `_found` belongs to."""
+    _usual: tuple[LoadedConfig, UsualPlaces] | None = field(default=None, init=False, repr=False)
+    """The places of the present configuration that no template names."""
     _searches: trio.CapacityLimiter = field(
         factory=partial(trio.CapacityLimiter, 1), init=False, repr=False
     )
@@ -79,7 +84,9 @@ class FileSkills:
     async def refresh(self) -> None:
         """Search for skills again, and publish an event if anything changed."""
         config = self._surroundings.live.current
-        places = await skill_places(config)
+        if self._usual is None or self._usual[0] is not config:
+            self._usual = config, usual_places(config)
+        places = await skill_places(config, self._usual[1])
         search = partial(find_skills, places, config.project, config.config.options.disabled_skills)
         found = await trio.to_thread.run_sync(search, limiter=self._searches)
         if config.revision >= self._revision:
@@ -127,10 +134,18 @@ def _content(skill: AgentSkill) -> SkillContent:
     return SkillContent(content=content, result=about)
 
 
-async def skill_places(config: LoadedConfig) -> tuple[SkillPlace, ...]:
+async def skill_places(
+    config: LoadedConfig, usual: UsualPlaces | None = None
+) -> tuple[SkillPlace, ...]:
     """Return the directories to search for a workspace; later ones override earlier ones."""
+    users, own = usual_places(config) if usual is None else usual
+    return (*users, *await _configured(config), *own)
+
+
+def usual_places(config: LoadedConfig) -> UsualPlaces:
+    """Return the directories to search whose names are fixed."""
     project = config.project
-    own = (
+    own = tuple(
         SkillPlace(
             path=parent / name / "skills",
             source=SkillSource.PROJECT,
@@ -139,7 +154,7 @@ async def skill_places(config: LoadedConfig) -> tuple[SkillPlace, ...]:
         for parent in dict.fromkeys((project.root, project.directory))
         for name in PROJECT_DIRECTORIES
     )
-    return (*user_places(config.places), *await _configured(config), *own)
+    return user_places(config.places), own
 
 
 async def _configured(config: LoadedConfig) -> tuple[SkillPlace, ...]:

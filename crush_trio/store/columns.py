@@ -8,7 +8,8 @@ conversation.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, TypeVar
 
 from crush_trio.errors import DecodeError
 from crush_trio.plain_json import dump
@@ -43,10 +44,21 @@ def read_part(kind: str, data: str, where: str) -> Part:
     """Decode a part from its two columns."""
     if kind not in PARTS:
         raise StoreTooNew(f"{where} is of type {kind!r}")
+    text = f'{{"type":"{kind}","data":{data}}}'
     try:
-        return decode_part(f'{{"type":"{kind}","data":{data}}}')
+        return _remembered_part(text) if len(text) <= SHORT else decode_part(text)
     except DecodeError as exc:
         raise StoreCorrupt(f"{where} ({exc.detail})") from exc
+
+
+SHORT: Final = 1024
+"""Characters of a part up to which it is remembered: 2048 of them are 4 MB at most."""
+
+
+@lru_cache(maxsize=2048)
+def _remembered_part(text: str) -> Part:
+    """Decode a part. Each step of a run reads the whole conversation, most of which it has read before."""
+    return decode_part(text)
 
 
 def part_columns(part: Part) -> tuple[str, str]:

@@ -176,7 +176,7 @@ class SharedStore(Protocol):
         ...
 
     async def standings(self) -> list[Standing]:
-        """Return the workspaces that somebody runs."""
+        """Return the workspaces that a node runs."""
         ...
 
     async def find(self, workspace_id: WorkspaceId) -> Standing | None:

@@ -4,7 +4,7 @@ import pytest
 
 from crush_trio import ServerSettings, open_server
 from crush_trio.cli.exits import explain
-from crush_trio.server.settings import AdvertiseInvalid, ClusterSettings
+from crush_trio.server.settings import AdvertiseInvalid, ClusterSettings, LeaseTtlInvalid
 
 
 async def test_an_address_for_other_nodes_without_a_shared_store_is_refused():
@@ -17,17 +17,20 @@ async def test_an_address_for_other_nodes_without_a_shared_store_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("advertise", "ttl", "advice"),
+    ("advertise", "advice"),
     [
-        ("tcp://0.0.0.0:1", 15.0, "name the one of this machine"),
-        ("unix:///run/s", 15.0, "write --advertise tcp://HOST:PORT"),
-        ("tcp://10.0.0.5", 15.0, "write --advertise tcp://HOST:PORT"),
-        ("tcp://10.0.0.5:1", 0.1, "choose 0.5 to 600 seconds"),
+        ("tcp://0.0.0.0:1", "name the one of this machine"),
+        ("unix:///run/s", "write --advertise tcp://HOST:PORT"),
+        ("tcp://10.0.0.5", "write --advertise tcp://HOST:PORT"),
     ],
 )
-def test_what_is_wrong_with_the_place_in_a_cluster_is_said_with_what_to_write(
-    advertise, ttl, advice
-):
+def test_what_is_wrong_with_the_place_in_a_cluster_is_said_with_what_to_write(advertise, advice):
     with pytest.raises(AdvertiseInvalid) as caught:
-        ClusterSettings.of(advertise, ttl)
+        ClusterSettings.of(advertise)
     assert explain(caught.value)[1] == advice
+
+
+def test_leases_that_are_too_short_are_refused_with_the_option_to_correct():
+    with pytest.raises(LeaseTtlInvalid, match=r"not between 0\.5 and 600") as caught:
+        ClusterSettings.of("tcp://10.0.0.5:1", 0.1)
+    assert "--lease-ttl" in explain(caught.value)[1]

@@ -32,7 +32,6 @@ from crush_trio.events.log import EventLog
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, PartsCut, UsageAdded
-from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
@@ -129,15 +128,9 @@ class TurnRecord:
         return new.opened
 
     def begin(self, message: Message) -> "NewMessage":
-        """Hand a new message in progress over to the store; `NewMessage.store` waits for it."""
+        """Return a new message in progress, which is to be stored before it grows."""
         growing = GrowingMessage(message)
-        view = growing.view()
-        bare = MessageView(view.head, ())
-        creation = self.transcript.store.submit(
-            MessageCreated(message=view.head, run_id=self.run_id),
-            *changes_between(bare, view, view.head.updated_at),
-        )
-        return NewMessage(self, OpenMessage(self, growing, view), creation)
+        return NewMessage(self, OpenMessage(self, growing, growing.view()))
 
     def opened(self, message: OpenMessage) -> None:
         """Publish a new message that is stored, and start its writer."""
@@ -246,17 +239,20 @@ class TurnRecord:
 
 @define(eq=False)
 class NewMessage:
-    """A message in progress on its way to the store. Made by `TurnRecord.begin`."""
+    """A message in progress that is not stored yet. Made by `TurnRecord.begin`."""
 
     _turn: TurnRecord
     opened: OpenMessage
-    _creation: Commit[Session | None]
     stored: trio.Event = field(factory=trio.Event, init=False)
     """Set once the message may grow."""
 
     async def store(self) -> None:
-        """Wait until the message is stored, and publish it. A cancel waits for the store."""
-        await self._creation.certain()
+        """Store the message and publish it. A cancel waits for the store."""
+        view = self.opened.stored
+        await self._turn.transcript.commit(
+            MessageCreated(message=view.head, run_id=self._turn.run_id),
+            *changes_between(MessageView(view.head, ()), view, view.head.updated_at),
+        )
         self._turn.opened(self.opened)
         self.stored.set()
 

@@ -97,12 +97,12 @@ def is_crowded(request: ModelRequest, window: int) -> bool:
     return size_of(evolve(request, messages=())) >= window
 
 
-def with_room(request: ModelRequest, window: int) -> ModelRequest:
-    """Return *request* with a limit of its answer that fits into *window* beside it.
+def with_room(request: ModelRequest, window: int, size: int | None = None) -> ModelRequest:
+    """Return *request*, of this *size* if that is known, with a limit of its answer that fits beside it.
 
-    Servers count the limit as if it were used, and refuse requests that then exceed the window.
+    Servers count the limit as if it were used, and refuse requests that then exceed the *window*.
     """
-    size = size_of(request)
+    size = size_of(request) if size is None else size
     if not window or size + request.max_tokens <= window:
         return request
     left = max(window // 4, int(window * _USABLE) - size)

@@ -75,9 +75,8 @@ class ConfiguredPlanner:
         main = run.kind is not RunKind.TASK
         servers = await self._servers(run) if main else ()
         found = _Found()
-        async with (
-            open_hidden_nursery() as threads
-        ):  # each waits for the disk, so they wait together
+        # Each of these waits for the disk, so they wait together.
+        async with open_hidden_nursery() as threads:
             threads.start_soon(self._find_git, found)
             if main:
                 threads.start_soon(self._find_context, found)

@@ -114,9 +114,9 @@ class Steps:
     """How often in a row the conversation was too long for the model."""
     _fit: int = field(default=0, init=False)
     """The tokens that requests of this turn may have; 0 for no limit of ours."""
+    _size: int = field(default=0, init=False)  # the estimated tokens of the present request
     _growth: Growth = field(factory=Growth, init=False)
     _when_answered: Callable[[], None] | None = field(default=None, init=False, repr=False)
-    """Called once, when the model has begun to answer."""
     _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
 
@@ -145,7 +145,7 @@ class Steps:
             self._answering()
 
     def _answering(self) -> None:
-        """Note that the model has begun to answer, or never will."""
+        """Tell the opening that the model has begun to answer, or never will."""
         call, self._when_answered = self._when_answered, None
         if call is not None:
             call()
@@ -155,7 +155,7 @@ class Steps:
             tools = self.plan.tools()
             request = await self._request(tools)
             try:
-                self._check_size(request)
+                self._check_size()
                 with self.desk.spans.step(self.run):
                     step = await self._step(request, tools)
             except ProviderContextFull as full:
@@ -177,10 +177,10 @@ class Steps:
             if held:
                 await self._say_as_user(held)
 
-    def _check_size(self, request: ModelRequest) -> None:
+    def _check_size(self) -> None:
         """Raise `ProviderContextFull` for a session that has outgrown its model, before any call."""
         window = self.desk.windows.of(self.plan.model)
-        if not self._fit and window and size_of(request) > window:
+        if not self._fit and window and self._size > window:
             raise ProviderContextFull(f"more than {window} tokens", window=window)
 
     def _summary_helps(self, request: ModelRequest) -> bool:
@@ -267,6 +267,7 @@ class Steps:
         )
 
         async def store_message() -> None:
+            await trio.lowlevel.cancel_shielded_checkpoint()  # the writer would delay the request
             await new.store()
             self.run.partial = answer.said
 
@@ -322,7 +323,8 @@ class Steps:
         )
         if self._fit:
             return fitted(request, self._fit)
-        return with_room(request, self.desk.windows.of(model))
+        self._size = size_of(request)
+        return with_room(request, self.desk.windows.of(model), self._size)
 
     async def _answer_calls(
         self, answer: StepAnswer, ending: Finished, tools: Tools

@@ -33,6 +33,7 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import IdSource, RandomIds, SystemClock
 from crush_trio.errors import RequestTooSlow, WorkspaceNotFound
 from crush_trio.net.client import SAFE_METHODS, Request, open_http_client
+from crush_trio.net.dial import Dialer
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.bodies import check_id, check_size
@@ -42,7 +43,7 @@ from crush_trio.server.cluster.errors import (
     OwnerUnreachable,
     WorkspaceElsewhere,
 )
-from crush_trio.server.cluster.peers import Peers, passed_on
+from crush_trio.server.cluster.peers import Peers, attentive, passed_on
 from crush_trio.server.cluster.pump import Pump, open_pump
 from crush_trio.server.cluster.relay import Relay, unless_moved
 from crush_trio.server.cluster.stored import StoredWorkspace
@@ -152,7 +153,7 @@ class Forwarding(Absent):
     # ── Deciding ────────────────────────────────────────────────────────────────────────────────
 
     async def _place(self, call: Call, standing: Standing) -> Here | _There | None:
-        """Decide who answers: this node, another one, or nobody who can be asked (None).
+        """Decide who answers: this node, another one, or none that can be asked (None).
 
         Opens the workspace here if that is what the request needs. What another node has passed on is
         answered here or refused.
@@ -314,9 +315,10 @@ async def open_forwarding(
         await backend.wait_shutdown()
         await node.tell_draining()
 
+    dial = attentive(settings.cluster.dial or Dialer())
     async with (
         open_pump() as pump,
-        open_http_client(settings.cluster.dial, idle_most=IDLE_CONNECTIONS) as client,
+        open_http_client(dial, idle_most=IDLE_CONNECTIONS) as client,
         open_hidden_nursery() as nursery,
     ):
         nursery.start_soon(tell_end)

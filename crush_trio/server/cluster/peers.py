@@ -1,5 +1,6 @@
 """`Peers`: requests to the other nodes of the cluster."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -10,6 +11,7 @@ from attrs import define, field
 from crush_trio.backend.cluster.node import Node
 from crush_trio.net.address import Origin, TcpAddress, parse_server_url
 from crush_trio.net.client import Request, Response, Transport
+from crush_trio.net.dial import Dial, ViaProxy
 from crush_trio.net.errors import NetworkError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.cluster.conveyed import CALLER, NODE, headers_of
@@ -25,8 +27,19 @@ CONNECT_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 5.0
 """Seconds in which a node has to answer what all nodes are asked."""
 
+SILENT_SECONDS: Final = 10
+"""Seconds after which a connection to a node whose machine does not acknowledge anything counts as broken.
+Without it a request, or a stream that is idle, would wait for a quarter of an hour for a network that is cut."""
+
 ANSWER_MOST: Final = 64 * 1024 * 1024
 """Bytes that such an answer may have."""
+
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": SILENT_SECONDS // 2,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": SILENT_SECONDS // 2,
+    "TCP_USER_TIMEOUT": SILENT_SECONDS * 1000,
+}
 
 _NOT_PASSED_ON: Final = frozenset(
     {
@@ -119,6 +132,22 @@ class Peers:
             for row in rows:
                 nursery.start_soon(ask_one, row.card)
         return {row.card.id: found[row.card.id] for row in rows if row.card.id in found}
+
+
+def attentive(dial: Dial) -> Dial:
+    """Return what opens connections like *dial* that notice when the network to the other end is cut."""
+
+    async def opened(origin: Origin) -> trio.abc.Stream | ViaProxy:
+        stream = await dial(origin)
+        inner = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        if isinstance(inner, trio.SocketStream):
+            inner.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if (option := getattr(socket, name, None)) is not None:  # not on every system
+                    inner.setsockopt(socket.IPPROTO_TCP, option, value)
+        return stream
+
+    return opened
 
 
 def origin_of_node(card: NodeCard) -> Origin:

@@ -131,10 +131,8 @@ class Relay:
             or self._request.method in SAFE_METHODS
         ):
             return True
-        if (
-            self._call.route.stops
-        ):  # what it was to stop has ended with its owner, or ends at the next
-            return True
+        if self._call.route.stops:
+            return True  # what it was to stop has ended with its owner, or ends at the next
         raise ForwardLost from error
 
 

@@ -1,4 +1,4 @@
-"""`PeerRosters`: the rosters of the other nodes, read from their event streams while somebody looks here.
+"""`PeerRosters`: the rosters of the other nodes, read from their event streams while a client reads the roster here.
 
 Each other node has a task that reads the node's own roster as a page would. So a change is here as soon as that
 node tells it, and nothing is asked while nothing happens. Which nodes there are is looked up as often as

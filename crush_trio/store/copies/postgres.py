@@ -77,9 +77,14 @@ class PostgresRows(Rows):
         statement = f"COPY {table.name} (workspace, {', '.join(table.columns)}) FROM STDIN"
         try:
             with translated(self._place), self._connection.cursor() as cursor:
-                with cursor.copy(statement.encode()) as copy:
-                    for row in rows:
-                        copy.write_row((self._workspace, *row))
+                try:
+                    with cursor.copy(statement.encode()) as copy:
+                        for row in rows:
+                            copy.write_row((self._workspace, *row))
+                except (
+                    psycopg.errors.ProgramLimitExceeded
+                ) as exc:  # a value is too long for an index
+                    raise self._refused(table.name, exc) from exc
         except psycopg.Error as exc:
             raise self._refused(table.name, exc) from exc
 

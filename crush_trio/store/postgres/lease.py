@@ -88,8 +88,9 @@ _HELD: Final = b"""
 
 _RENEW: Final = b"""
     UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
-    WHERE workspace = %(w)s AND node_id = %(node)s AND epoch = %(epoch)s
+    WHERE workspace = %(w)s AND node_id = %(node)s AND epoch = %(epoch)s AND expires_at > '-infinity'
 """
+"""A lease that was released is not renewed: a renewal that was cut off may be carried out late."""
 
 _RELEASE: Final = b"""
     UPDATE leases SET expires_at = '-infinity'
@@ -102,7 +103,7 @@ _RENEW_ALL: Final = b"""
         SELECT workspace FROM leases
         JOIN unnest(%(workspaces)s::bigint[], %(epochs)s::bigint[]) AS given (number, epoch)
         ON workspace = given.number AND leases.epoch = given.epoch
-        WHERE node_id = %(node)s
+        WHERE node_id = %(node)s AND expires_at > '-infinity'
         ORDER BY workspace FOR UPDATE OF leases
     )
     UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)

@@ -1,11 +1,16 @@
 """Requests to a workspace whose owner is gone: which are repeated at the next one, and what is logged."""
 
+import socket
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 import trio
 
 from benchmarks.driver.tcp_proxy import open_proxy
+from crush_trio.net.address import Origin
+from crush_trio.net.dial import Dialer
+from crush_trio.server.cluster.peers import SILENT_SECONDS, attentive
 from tests.server.cluster.ghosts import open_haunted_node
 from tests.server.cluster.nodes import (
     TOKEN,
@@ -118,3 +123,15 @@ async def test_a_node_that_cannot_renew_says_so_once_and_is_not_ready(tmp_path, 
 
 def failures(metrics, node):
     return metrics.value("renewals_total", node=node.address, result="failed")
+
+
+async def test_a_connection_to_a_node_notices_a_network_that_is_cut():
+    async with trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, trio.aclose_forcefully, 0, host="127.0.0.1")
+        [listener] = await nursery.start(serve)
+        origin = Origin("127.0.0.1", listener.socket.getsockname()[1], secure=False)
+        async with await attentive(Dialer())(origin) as stream:
+            assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            unacknowledged = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert unacknowledged == SILENT_SECONDS * 1000
+        nursery.cancel_scope.cancel()

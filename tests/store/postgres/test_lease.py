@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from crush_trio.store.errors import LeaseLost
 from crush_trio.store.lease import Lease
 from crush_trio.store.postgres.connection import WRITER_PREFIX, begin_write
-from crush_trio.store.postgres.lease import HeldBy, Holder, claim, release, renew
+from crush_trio.store.postgres.lease import HeldBy, Holder, claim, release, renew, renew_all
 from crush_trio.store.postgres.migrations import known_migrations, migrate
 from crush_trio.store.postgres.place import Place
 from crush_trio.store.postgres.workspaces import WorkspaceKey, register
@@ -170,6 +170,15 @@ def test_a_lease_that_nobody_claimed_can_be_renewed_after_its_end(connection, wo
 @pytest.mark.slow
 def test_a_released_lease_is_free_at_once_and_keeps_its_epoch(connection, workspace):
     release(connection, claim(connection, workspace, "a", HOLDER, sent=0.0))
+    assert claim(connection, workspace, "b", HOLDER, sent=0.0).epoch == 2
+
+
+@pytest.mark.slow
+def test_a_renewal_that_comes_after_the_release_does_nothing(connection, workspace):
+    lease = claim(connection, workspace, "a", HOLDER, sent=0.0)
+    release(connection, lease)
+    assert not renew(connection, lease)
+    assert renew_all(connection, "a", [lease], lease.ttl) == set()
     assert claim(connection, workspace, "b", HOLDER, sent=0.0).epoch == 2
 
 
