@@ -46,7 +46,7 @@ from crush_trio.server.http.sockets import AddressExposed
 from crush_trio.server.page.login import Logins
 from crush_trio.server.routes import MATCHER
 from crush_trio.server.routing import Reply, refused, respond
-from crush_trio.server.routing.call import BODILESS
+from crush_trio.server.routing.call import BODILESS, Call
 from crush_trio.server.routing.quart_views import quart_app
 from crush_trio.server.routing.state import NO_STATUS, REQUEST, RequestState, state_of
 from crush_trio.server.server import Meters, Server
@@ -199,24 +199,26 @@ class Direct:
                 if has_odd_slashes(cast("dict[str, Any]", scope)):
                     await send_reply(send, _NO_PAGE)
                     return
-                found = MATCHER.find(scope["method"], scope["path"])
-                if self.server.absent is not None and not await self._is_here(scope, receive, send):
+                # Quart answers a `HEAD` by the row of `GET`.
+                head = scope["method"] == "HEAD"
+                found = MATCHER.find("GET" if head else scope["method"], scope["path"])
+                if found is None:
+                    await self._ask_quart(scope, receive, send)
+                    return
+                call = state.call(found[0], scope, found[1])
+                if self.server.absent is not None and not await self._is_here(call, receive, send):
                     return  # noqa: ASYNC910 - the answer was sent
-                if state.here.body is not None:
-                    assert found is not None, "what has a body is not asked for by HEAD"
-                    call = state.call(found[0], scope, found[1])
-                    await send_reply(send, await respond(call, state.here.body))
-                elif (
-                    found is None or not found[0].direct or (body := take_whole_body(scope)) is None
-                ):
+                state.here = call.here
+                body = call.here.body
+                if body is None and call.route.direct and not head:
+                    body = take_whole_body(scope)
+                if body is None:
                     await self._ask_quart(scope, receive, send)
                 else:
-                    await send_reply(
-                        send, await respond(state.call(found[0], scope, found[1]), body)
-                    )
+                    await send_reply(send, await respond(call, body))
 
     async def _is_here(
-        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+        self, call: Call, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> bool:
         """Whether this server is to answer; a request about a workspace may be another node's.
 
@@ -224,13 +226,7 @@ class Direct:
         ended may be opened first.
         """
         assert self.server.absent is not None
-        assert scope["type"] == "http"
-        state = state_of(scope)
-        found = MATCHER.find("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
-        if found is None:
-            return True  # noqa: ASYNC910 - the answer is sent next
-        call = state.call(found[0], scope, found[1])
-        place = call.values.get("wid") or call.query.get(found[0].names_workspace or "")
+        place = call.values.get("wid") or call.query.get(call.route.names_workspace or "")
         if not place:
             return True  # noqa: ASYNC910 - the answer is sent next
         try:
@@ -242,7 +238,7 @@ class Direct:
             return False
         if here is None:
             return False
-        state.here = here
+        call.here = here
         return True
 
     async def _ask_quart(

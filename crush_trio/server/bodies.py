@@ -13,6 +13,7 @@ asks for can hold up other requests. An array of one page is an ordinary answer.
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import cache
+from types import NoneType
 from typing import Any, Final, TypeVar, get_args
 
 import attrs
@@ -200,6 +201,10 @@ def check_id(text: str, what: str, limits: BodyLimits = LIMITS) -> None:
         raise IdInvalid(f"{what} holds a control character")
 
 
+_IDLESS: Final = frozenset({NoneType, bool, bytes, float, int, str})
+"""Types of members that have no members of their own."""
+
+
 def _check_ids(value: Json, limits: BodyLimits) -> None:
     """Check the ids of a wire value and of the values in it."""
     cls: type = type(value)
@@ -209,10 +214,10 @@ def _check_ids(value: Json, limits: BodyLimits) -> None:
     elif attrs.has(cls):
         for name, key, is_id in _members(cls):
             member = getattr(value, name)
-            if not is_id:
-                _check_ids(member, limits)
-            elif member:
+            if is_id and member:
                 check_id(member, key, limits)
+            elif not is_id and type(member) not in _IDLESS:  # as nearly every member is
+                _check_ids(member, limits)
 
 
 @cache

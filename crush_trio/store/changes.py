@@ -15,19 +15,14 @@ from functools import cache
 from itertools import islice
 from operator import is_
 from pathlib import PurePath
+from types import NoneType
 from typing import Any, Final, TypeVar, cast
 
 import attrs
 from attrs import evolve, field, frozen
 
 from crush_trio.plain_json import clean_text
-from crush_trio.wire.ids import (
-    AskId,
-    MessageId,
-    RunId,
-    SessionId,
-    ToolCallId,
-)
+from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import FinishPart, Message, Part, ReasoningPart, TextPart
 from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunState, RunView
@@ -317,6 +312,9 @@ GROWING: Final = (TextPart, ReasoningPart)
 """The parts that text can be appended to."""
 
 
+_TEXTLESS: Final = frozenset({NoneType, bool, bytes, float, int})
+
+
 def storable(change: Change) -> Change:
     """Return *change* with text that can be stored.
 
@@ -340,17 +338,15 @@ def _clean(value: object) -> object:
     if isinstance(value, str):
         return value if isinstance(value, Enum) else clean_text(value)
     if isinstance(value, tuple):
-        items = tuple(_clean(item) for item in value)
+        items = tuple(map(_clean, value))
         return value if all(map(is_, items, value)) else items
-    cls: Any = type(value)
-    names = _fields(cls)
-    return _clean_fields(value, names) if names else value
-
-
-def _clean_fields(value: object, names: tuple[str, ...]) -> object:
     changed = {}
-    for name in names:
+    cls: Any = type(value)
+    for name in _fields(cls):
         old = getattr(value, name)
+        kind = type(old)
+        if kind in _TEXTLESS or (kind is str and old.isascii()):
+            continue  # nearly every field, of every change that is stored
         new = _clean(old)
         if new is not old:
             changed[name] = new

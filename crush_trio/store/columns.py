@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from crush_trio.errors import DecodeError
+from crush_trio.plain_json import dump
 from crush_trio.store.errors import StoreCorrupt, StoreTooNew
 from crush_trio.wire.codec import decode, decode_part, encode, unstructure
 from crush_trio.wire.messages import PARTS, Part
@@ -62,7 +63,7 @@ def _remembered_part(text: str) -> Part:
 
 def part_columns(part: Part) -> tuple[str, str]:
     """Return the two columns of a part: its type, and its data as JSON."""
-    return part.kind, json_column(unstructure(part)["data"])
+    return part.kind, dump(unstructure(part)["data"]).decode()
 
 
 def json_column(value: object) -> str:

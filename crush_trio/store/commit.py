@@ -87,7 +87,7 @@ class Commit(Generic[T]):
         if self._result is None:
             self._result = result
             self._known.set()
-            if isinstance(result, Error) and not self.awaited:
+            if not self.awaited and isinstance(result, Error):
                 self.lost(result.error)
 
     async def _until_known(self) -> None:

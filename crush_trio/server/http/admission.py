@@ -32,7 +32,7 @@ import socket
 import termios
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from enum import Enum
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
@@ -54,7 +54,7 @@ _GONE: Final = object()
 log = logging.getLogger(__name__)
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """What a connection waits for. All but the last may be closed to make room, in this order."""
 
     HEAD = "head"

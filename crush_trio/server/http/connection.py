@@ -152,7 +152,7 @@ class Connection:
                 self._expect_head(waiting)
             event = await self.next_event(partial(self._expect_head, waiting))
             self.seat.move(Stage.BUSY)
-            return event if isinstance(event, h11.Request | PlainRequest) else None
+            return event if isinstance(event, PlainRequest | h11.Request) else None
         if self.http.begun and not self.terms.stopping.called:
             raise h11.RemoteProtocolError("slow", error_status_hint=HTTPStatus.REQUEST_TIMEOUT)
         return None

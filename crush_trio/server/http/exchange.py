@@ -65,11 +65,11 @@ class Exchange(Carrier):
             self._take(event)
 
     def _take(self, event: object) -> None:
-        if isinstance(event, h11.Data):
-            self._body.append(bytes(event.data))
-        else:
-            assert isinstance(event, h11.EndOfMessage)
+        if isinstance(event, h11.EndOfMessage):
             self._ended = True
+        else:
+            assert isinstance(event, h11.Data)
+            self._body.append(bytes(event.data))
 
     @property
     def peer(self) -> Peer:
