@@ -77,7 +77,7 @@ const UNSEEN = new RegExp(`[${OBEYED}]|(?<![^\\0-\\x7f])[${JOINING}]`, "gu");
  * A text with the control characters replaced, and those that are not seen or make a line read in another order
  * than it is: what a person allows must look like what is done. @param {string} text
  */
-export const visible = (text) => text.replaceAll("\r\n", "\n").replace(UNSEEN, (letter) => `<U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+export const visible = (text) => text.replaceAll("\r\n", "\n").replace(UNSEEN, (letter) => `<U+${(letter.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}>`);
 
 /** The value of a JSON text; undefined if it is none. @param {string} text @returns {any} */
 export function parsed(text) {
