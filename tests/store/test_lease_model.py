@@ -70,7 +70,6 @@ def test_owners_stop_in_time_with_clocks_that_run_fast_and_slow():
 WORLDS = [  # letters under way at most, whether nodes are paused, how many states there are
     (1, False, 2_874),
     pytest.param(1, True, 75_190, marks=pytest.mark.long),
-    pytest.param(2, False, 142_545, marks=pytest.mark.long),
 ]
 
 
