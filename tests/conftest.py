@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import unittest
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,7 @@ def pytest_terminal_summary(terminalreporter):
     played = [value for r in reports for _, value in properties(r, CHAOS) if r.when == "call"]
     if played:
         terminalreporter.section("rounds of faults against a cluster")
-        terminalreporter.write_line(table(dict(played)))
+        terminalreporter.write_line(table({name: Counter(counts) for name, counts in played}))
     every = [report for group in terminalreporter.stats.values() for report in group]
     ends = [r for r in every if getattr(r, "when", None) == "teardown"]
     used = sorted((row[::-1] for r in ends for row in properties(r, CPU)), reverse=True)
