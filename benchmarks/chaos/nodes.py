@@ -146,7 +146,8 @@ class Node:
         self.signal(signal.SIGKILL)
         assert self._guard.stdin is not None
         await self._guard.stdin.aclose()  # the guard kills it too
-        await self.ended.wait()
+        await self._guard.wait()
+        self.ended.set()
 
     async def drain(self) -> None:
         """Tell it to end, and wait until it has. Raises `Violation` if it does not end in order."""
