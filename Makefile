@@ -3,7 +3,7 @@
 #   make test   create .venv, install, run the suite; 5 minutes on two cores, no other programs needed
 #   make check  format, lint, types, layers, async lint, then every test: also the long explorations
 #               and what runs other programs (tests/programs.txt), which root on Debian gets installed
-#   make sandboxes  the suite with Landlock instead of bubblewrap; what runs commands without a sandbox
+#   make sandboxes  what runs commands, with Landlock instead of bubblewrap; a part of it without a sandbox
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
@@ -33,6 +33,7 @@ FAST   := not slow and not long and not needs
 SANDBOXED := tests/tools/sandbox tests/tools/shell/test_bash.py tests/tools/shell/test_bash_sandbox.py \
 	tests/tools/shell/test_environment.py tests/tools/test_private.py tests/contract/test_h_processes.py \
 	tests/integrations/test_sandboxed_programs.py tests/cli/test_security_checks.py
+COMMANDS := tests/tools tests/integrations tests/contract tests/cli tests/e2e
 # Two workers more than there are cores: slow tests mostly wait, while the others compute.
 ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 
@@ -53,12 +54,12 @@ check: lint programs test
 	$(MAKE) sandboxes
 	$(MAKE) guard
 
-# As on a machine without bubblewrap (an empty file is mounted over the program, so that Landlock is used)
-# the suite in its quick form, slow tests included, and all that runs commands; the latter also without
-# any sandbox.
+# As on a machine without bubblewrap (an empty file is mounted over the program, so that Landlock is used):
+# the parts of the suite that run commands in their quick form, slow tests included, and all that is about
+# the sandbox; the latter also without any sandbox.
 WITHOUT_BWRAP = bwrap --dev-bind / / --ro-bind /dev/null "$$(command -v bwrap)"
 sandboxes: $(STAMP)
-	$(WITHOUT_BWRAP) $(PYTEST) $(ALL) --quick -m "not long and not needs"
+	$(WITHOUT_BWRAP) $(PYTEST) $(ALL) --quick -m "not long and not needs" $(COMMANDS)
 	$(WITHOUT_BWRAP) $(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
 	CRUSH_TRIO_TEST_SANDBOX=none $(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
 
