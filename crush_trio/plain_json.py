@@ -1,4 +1,4 @@
-"""JSON of plain values, and text of others in it and in messages.
+"""JSON of dicts, lists and texts, and texts of clients made fit for JSON and for messages.
 
 It does without the codec, so that the HTTP server can refuse a request before that is imported.
 """

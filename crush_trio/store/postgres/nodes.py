@@ -76,7 +76,7 @@ _STANDING: Final = f"""
 """
 
 HELD: Final = f"{_STANDING} WHERE l.expires_at > clock_timestamp() ORDER BY w.number".encode()
-"""Selects the workspaces that somebody runs."""
+"""Selects the workspaces that a node runs."""
 
 _NOTE: Final = b"""
     UPDATE workspaces SET terms = %(terms)s, wanted = true
